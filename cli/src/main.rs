@@ -1,0 +1,2 @@
+//! The `kept` terminal program.
+fn main() {}
