@@ -1,1 +1,30 @@
-//! See ARCHITECTURE.md.
+//! Which tokens of a KV cache to keep: one file per paper.
+//!
+//! Numbers in, positions out. A [`Policy`] says what the engine must measure while it reads a prompt ([`Needs`]),
+//! how many rows each layer may keep, and, given the measurement of one layer, which positions stay ([`Retention`]).
+//! Methods that also evict while answering implement [`Policy::step`].
+//!
+//! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
+
+mod budget;
+mod error;
+mod full;
+mod parameters;
+mod policy;
+mod registry;
+mod score;
+mod snapkv;
+mod streaming_llm;
+
+pub use budget::Budget;
+pub use error::PolicyError;
+pub use full::Full;
+pub use parameters::{Parameter, Parameters};
+pub use policy::{
+    Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
+    Softmax, StepObservation, Window,
+};
+pub use registry::{MethodInfo, build, find, methods};
+pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
+pub use snapkv::SnapKv;
+pub use streaming_llm::StreamingLlm;

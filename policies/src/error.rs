@@ -1,0 +1,66 @@
+//! What can be wrong with a method, its parameters or its budget. Every message names the value and the way out.
+
+/// Why a method cannot run as asked.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PolicyError {
+    /// No method has this name.
+    #[error("unknown method '{name}'; the methods are {known}")]
+    UnknownMethod {
+        /// What was asked for.
+        name: String,
+        /// All names, comma separated.
+        known: String,
+    },
+    /// The method has no parameter of this name.
+    #[error("{method} has no parameter '{name}'; it has {known}")]
+    UnknownParameter {
+        /// The method.
+        method: &'static str,
+        /// What was set.
+        name: String,
+        /// The method's parameters, comma separated, or "none".
+        known: String,
+    },
+    /// A parameter's value is not in its range.
+    #[error("{method}: {name}={value} is not allowed; {name} takes {range}")]
+    Value {
+        /// The method.
+        method: &'static str,
+        /// The parameter.
+        name: &'static str,
+        /// The value as given.
+        value: String,
+        /// What it takes, in words.
+        range: &'static str,
+    },
+    /// `--set` text that is not `name=value[,name=value]`.
+    #[error("'{0}' is not name=value; write for example w=16,kernel=7")]
+    Assignment(String),
+    /// A budget that cannot be read.
+    #[error(
+        "budget '{0}' is not understood; write rows per head (512), a share of the prompt (25%) or bytes for the whole cache (512MiB)"
+    )]
+    BudgetText(String),
+    /// A budget of nothing.
+    #[error("a budget of {0} keeps nothing; give at least 1 row, for example --budget 25%")]
+    BudgetZero(String),
+    /// A share above one.
+    #[error("a budget of {0} is more than the whole prompt; a share is at most 100%")]
+    BudgetShare(String),
+    /// Fewer rows than the method must keep by its own rules.
+    #[error(
+        "{method} needs a budget of at least {needed} rows per head ({why}), but the budget is {rows} of the prompt's {tokens} tokens; raise --budget to {needed} or more"
+    )]
+    BudgetTooSmall {
+        /// The method.
+        method: &'static str,
+        /// Rows per kv head asked for.
+        rows: usize,
+        /// Rows per kv head the method needs.
+        needed: usize,
+        /// What the needed rows are made of.
+        why: String,
+        /// Prompt length, in tokens.
+        tokens: usize,
+    },
+}

@@ -1,0 +1,122 @@
+//! Parameters by name (`--set w=16,kernel=7`): reading, ranges, and the sentence when a value is out of range.
+
+use crate::PolicyError;
+
+/// One parameter of a method, as shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Name in `--set`.
+    pub name: &'static str,
+    /// Default, in words where it depends on the budget.
+    pub default: &'static str,
+    /// What it takes, in words.
+    pub range: &'static str,
+    /// What it does, in one line.
+    pub meaning: &'static str,
+}
+
+/// Values set by name for one method. A method takes what it knows; what is left over is an error.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    method: &'static str,
+    known: &'static [Parameter],
+    values: Vec<(String, String)>,
+}
+
+impl Parameters {
+    /// Reads `name=value[,name=value]`; an empty text sets nothing.
+    pub fn parse_assignments(text: &str) -> Result<Vec<(String, String)>, PolicyError> {
+        text.split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+            .map(|part| match part.split_once('=') {
+                Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
+                    Ok((name.trim().to_owned(), value.trim().to_owned()))
+                }
+                _ => Err(PolicyError::Assignment(part.to_owned())),
+            })
+            .collect()
+    }
+
+    /// Values for `method`, which knows the parameters `known`. A repeated name: the last value counts.
+    pub fn new(
+        method: &'static str,
+        known: &'static [Parameter],
+        values: &[(String, String)],
+    ) -> Result<Self, PolicyError> {
+        for (name, _) in values {
+            if !known.iter().any(|p| p.name == name) {
+                let names: Vec<&str> = known.iter().map(|p| p.name).collect();
+                return Err(PolicyError::UnknownParameter {
+                    method,
+                    name: name.clone(),
+                    known: if names.is_empty() {
+                        "none".into()
+                    } else {
+                        names.join(", ")
+                    },
+                });
+            }
+        }
+        Ok(Self {
+            method,
+            known,
+            values: values.to_vec(),
+        })
+    }
+
+    /// The text set for `name`, if any.
+    fn text(&self, name: &str) -> Option<&str> {
+        self.values
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
+    }
+
+    fn refuse(&self, name: &'static str, value: &str) -> PolicyError {
+        let range = self
+            .known
+            .iter()
+            .find(|p| p.name == name)
+            .map_or("another value", |p| p.range);
+        PolicyError::Value {
+            method: self.method,
+            name,
+            value: value.to_owned(),
+            range,
+        }
+    }
+
+    /// A whole number that `allowed` accepts, or `None` if not set.
+    pub fn whole(
+        &self,
+        name: &'static str,
+        allowed: impl Fn(usize) -> bool,
+    ) -> Result<Option<usize>, PolicyError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match text.parse::<usize>() {
+            Ok(value) if allowed(value) => Ok(Some(value)),
+            _ => Err(self.refuse(name, text)),
+        }
+    }
+
+    /// One of the named choices, or `default` if not set.
+    pub fn choice<T: Copy>(
+        &self,
+        name: &'static str,
+        choices: &[(&str, T)],
+        default: T,
+    ) -> Result<T, PolicyError> {
+        let Some(text) = self.text(name) else {
+            return Ok(default);
+        };
+        choices
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, value)| *value)
+            .ok_or_else(|| self.refuse(name, text))
+    }
+}

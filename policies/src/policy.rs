@@ -1,0 +1,179 @@
+//! The contract between a method and the engine: what is measured, what is decided, and in which numbers.
+//!
+//! Not here: any scoring. The engine measures (`Observation`), the policy decides (`Retention`), the engine moves rows.
+//!
+//! Three numbers that must not be confused, drawn for a prompt of 8 tokens of which 4 are kept, one token later:
+//!
+//! ```text
+//! Pos   (place in the text)        0  1  .  .  .  .  6  7  8      next_pos = 9
+//! Row   (slot in the cache)        0  1              2  3  4      rows     = 5
+//! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
+//! ```
+
+use crate::PolicyError;
+
+/// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Pos(pub u32);
+
+/// Slot of an entry in one kv head's compact cache. Rows are a set: their order carries no meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Row(pub u32);
+
+/// The numbers of a model that a policy may know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Transformer layers.
+    pub layers: usize,
+    /// Query heads per layer.
+    pub q_heads: usize,
+    /// Key/value heads per layer.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+}
+
+impl ModelShape {
+    /// Query heads that read one kv head.
+    pub fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+}
+
+/// The prompt as a policy may know it: its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptShape {
+    /// Tokens of the whole prompt, template and question included.
+    pub tokens: usize,
+}
+
+/// Which keys a row of the observation window is normalised over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Softmax {
+    /// All keys the query sees, as in the model itself (SnapKV's code).
+    #[default]
+    All,
+    /// The keys before the window only (HBW-KV eq. 3 as printed).
+    Prefix,
+}
+
+/// A request for the attention of the last query rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// How many of the last query rows are observed (w).
+    pub rows: usize,
+    /// What each row is normalised over.
+    pub softmax: Softmax,
+}
+
+/// What the engine must measure in one layer before the layer is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Attention of the last rows, as [`Observation::window`].
+    pub window: Option<Window>,
+}
+
+/// Where the kept rows stand for RoPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Positions {
+    /// Where they stood in the text: keys are cached after RoPE.
+    #[default]
+    Original,
+    /// Their rank among the kept rows, new after every eviction: keys are cached before RoPE and rotated at use.
+    Reassigned,
+}
+
+/// What was measured in one layer of the prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct Observation<'a> {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Prompt tokens n.
+    pub tokens: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Query heads per kv head.
+    pub group: usize,
+    /// `[q_heads, n]`, f32: softmax probability of each key, mean over the window's rows. Present iff asked for.
+    pub window: Option<&'a [f32]>,
+}
+
+/// What a layer keeps of the prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Retention {
+    /// Every token, in every head.
+    Everything,
+    /// Per kv head the kept positions, ascending and without repeats.
+    Keep(Vec<Vec<Pos>>),
+}
+
+/// One layer's cache after one decode step, as a policy that evicts while answering sees it.
+///
+/// Rows are slots. The slot of an evicted row is taken by the next token, so a policy may keep numbers of its own per slot.
+#[derive(Debug, Clone, Copy)]
+pub struct StepObservation<'a> {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Query heads per kv head.
+    pub group: usize,
+    /// Filled slots per kv head, the new token's included.
+    pub rows: &'a [usize],
+    /// Slots per kv head in `positions` (its row stride).
+    pub capacity: usize,
+    /// `[kv_heads, capacity]`: the position held by each slot.
+    pub positions: &'a [Pos],
+    /// `[q_heads, capacity]`: this step's attention probability of each slot.
+    pub probabilities: &'a [f32],
+}
+
+impl StepObservation<'_> {
+    /// Positions of the filled slots of kv head `head`.
+    pub fn positions(&self, head: usize) -> &[Pos] {
+        &self.positions[head * self.capacity..][..self.rows[head]]
+    }
+    /// Probabilities that query head `q_head` gave to the filled slots of its kv head.
+    pub fn probabilities(&self, q_head: usize) -> &[f32] {
+        &self.probabilities[q_head * self.capacity..][..self.rows[q_head / self.group]]
+    }
+}
+
+/// `[kv_heads]`: the slot that each head gives up after a step, if any.
+pub type Evictions = [Option<Row>];
+
+/// A KV-cache compression method, with its parameters and the state of one prompt.
+///
+/// Order of calls for one prompt: `rows` once, then for every layer in ascending order `needs` and `select`, then for every
+/// generated token and layer `step`. Methods that share indices between layers keep them between calls of `select`.
+pub trait Policy: Send {
+    /// The method's name, as in `--method`.
+    fn name(&self) -> &'static str;
+
+    /// What must be measured in `layer`. Called after `rows`.
+    fn needs(&self, layer: usize) -> Needs;
+
+    /// Where kept rows stand for RoPE.
+    fn positions(&self) -> Positions {
+        Positions::Original
+    }
+
+    /// Rows per kv head for every layer, for a budget of `budget` rows per kv head and layer on average. Everything that is
+    /// kept of the prompt counts: sinks, selected tokens, window. Fails if the method cannot work with so few.
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError>;
+
+    /// The positions that one layer keeps: exactly `rows` per kv head, or everything if the prompt has no more.
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention;
+
+    /// Whether rows are evicted while answering, so that the cache stops growing at [`Policy::rows`] plus one.
+    fn evicts_at_decode(&self) -> bool {
+        false
+    }
+
+    /// After a generated token was appended and attended: which slot each kv head gives up. `rows` is the layer's budget.
+    /// Must not allocate: it runs once per layer and token.
+    fn step(&mut self, _step: &StepObservation<'_>, _rows: usize, _evict: &mut Evictions) {}
+}

@@ -1,0 +1,47 @@
+//! All methods by name: building one from its parameters, and the facts shown in tables.
+
+use crate::{Parameter, Policy, PolicyError, full, snapkv, streaming_llm};
+
+/// A method as shown to people, and how it is built.
+#[derive(Debug, Clone, Copy)]
+pub struct MethodInfo {
+    /// Name in `--method`.
+    pub name: &'static str,
+    /// Name in the papers.
+    pub title: &'static str,
+    /// Where it was published; empty for the full cache.
+    pub paper: &'static str,
+    /// What it keeps, in a few words.
+    pub keeps: &'static str,
+    /// When it acts.
+    pub acts: &'static str,
+    /// Where kept rows stand for RoPE.
+    pub positions: &'static str,
+    /// What `--set` takes.
+    pub parameters: &'static [Parameter],
+    /// Builds the policy from name-value pairs.
+    pub build: fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>,
+}
+
+const METHODS: [MethodInfo; 3] = [full::INFO, streaming_llm::INFO, snapkv::INFO];
+
+/// All methods, in the order of the table.
+pub fn methods() -> &'static [MethodInfo] {
+    &METHODS
+}
+
+/// The method called `name`.
+pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
+    METHODS
+        .iter()
+        .find(|m| m.name == name)
+        .ok_or_else(|| PolicyError::UnknownMethod {
+            name: name.to_owned(),
+            known: METHODS.map(|m| m.name).join(", "),
+        })
+}
+
+/// Builds the method called `name` with the parameters in `values`.
+pub fn build(name: &str, values: &[(String, String)]) -> Result<Box<dyn Policy>, PolicyError> {
+    (find(name)?.build)(values)
+}

@@ -1,0 +1,168 @@
+//! SnapKV: the prompt's last queries vote for what to keep (Li et al., "SnapKV: LLM Knows What You are Looking for Before
+//! Generation", arXiv 2404.14469, section 4 and listing 1).
+//!
+//! Attention of the last `w` queries, mean over the window and over the query heads of a kv head, pooled over neighbours, top
+//! `B - w` of the prefix, plus the window itself. The group is reduced before pooling (with max pooling the order matters).
+//! Decode only appends.
+//!
+//! ```text
+//! n = 12, w = 3, B = 6, sinks = 1:   0 1 2 3 4 5 6 7 8 | 9 10 11
+//!                                    s   .     x x       w  w  w      kept: sink, the best B-w-sinks, the window
+//! ```
+
+use crate::{
+    GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
+    PolicyError, Pooling, Pos, PromptShape, Retention, Softmax, Window, group_reduce, pool,
+    top_positions,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "snapkv",
+    title: "SnapKV",
+    paper: "arXiv 2404.14469",
+    keeps: "what the last queries attend to, with neighbours, per kv head",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "w",
+            default: "32, 16 below a budget of 256 rows, 8 below 128",
+            range: "a whole number from 1",
+            meaning: "last queries that vote; their tokens are kept",
+        },
+        Parameter {
+            name: "kernel",
+            default: "7",
+            range: "an odd whole number from 1",
+            meaning: "neighbours a score is pooled over",
+        },
+        Parameter {
+            name: "pooling",
+            default: "max",
+            range: "max or avg",
+            meaning: "how a score is pooled",
+        },
+        Parameter {
+            name: "group",
+            default: "mean",
+            range: "mean or max",
+            meaning: "how the query heads of a kv head are reduced",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(SnapKv {
+            window: p.whole("w", |w| w >= 1)?,
+            kernel: p.whole("kernel", |k| k % 2 == 1)?.unwrap_or(7),
+            pooling: p.choice(
+                "pooling",
+                &[("max", Pooling::Max), ("avg", Pooling::Avg)],
+                Pooling::Max,
+            )?,
+            group: p.choice(
+                "group",
+                &[("mean", GroupReduce::Mean), ("max", GroupReduce::Max)],
+                GroupReduce::Mean,
+            )?,
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            chosen_window: 0,
+        }))
+    },
+};
+
+/// The vote of the observation window.
+#[derive(Debug, Clone)]
+pub struct SnapKv {
+    /// Observation window w; `None` follows the budget.
+    pub window: Option<usize>,
+    /// Pooling kernel, odd.
+    pub kernel: usize,
+    /// Pooling over neighbours.
+    pub pooling: Pooling,
+    /// Reduction over the query heads of a kv head.
+    pub group: GroupReduce,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    /// The window in use, set by `rows`.
+    chosen_window: usize,
+}
+
+/// w when none is set: a window of 32 must not eat a small budget (PyramidKV, table 6).
+fn window_for(budget: usize) -> usize {
+    match budget {
+        256.. => 32,
+        128.. => 16,
+        _ => 8,
+    }
+}
+
+impl Policy for SnapKv {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            window: Some(Window {
+                rows: self.chosen_window,
+                softmax: Softmax::All,
+            }),
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
+        let needed = self
+            .chosen_window
+            .saturating_add(self.sinks)
+            .saturating_add(1);
+        if budget < needed {
+            return Err(PolicyError::BudgetTooSmall {
+                method: INFO.name,
+                rows: budget,
+                needed,
+                why: format!(
+                    "a window of {}, {} sinks and 1 selected token",
+                    self.chosen_window, self.sinks
+                ),
+                tokens: prompt.tokens,
+            });
+        }
+        Ok(vec![budget; model.layers])
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        let (Some(window), true) = (observation.window, n > rows) else {
+            return Retention::Everything;
+        };
+        let prefix = n - self.chosen_window;
+        let kept = window
+            .chunks_exact(n * observation.group)
+            .map(|heads| {
+                let scores = group_reduce(heads, n, observation.group, self.group);
+                let mut scores = pool(&scores[..prefix], self.kernel, self.pooling);
+                scores[..self.sinks.min(prefix)].fill(f32::INFINITY);
+                let chosen = top_positions(&scores, rows - self.chosen_window);
+                chosen
+                    .into_iter()
+                    .chain(prefix as u32..n as u32)
+                    .map(Pos)
+                    .collect()
+            })
+            .collect();
+        Retention::Keep(kept)
+    }
+}

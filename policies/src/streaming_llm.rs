@@ -1,0 +1,126 @@
+//! StreamingLLM: attention sinks and the most recent tokens (Xiao et al., "Efficient Streaming Language Models with Attention
+//! Sinks", arXiv 2309.17453, section 3.2). Looks at no score.
+//!
+//! Prefill keeps `{0..sinks} ∪ {n-(B-sinks)..n}`; decode appends, attends, then drops the oldest row that is no sink. The
+//! paper re-assigns positions: a key stands at its rank in the cache, the query at the last rank. `positions=original` leaves
+//! keys where they stood in the text, as several ports do.
+//!
+//! ```text
+//! B = 6, sinks = 2, prompt 0..=5:   [0 1 2 3 4 5] -> [0 1 3 4 5 6] -> [0 1 4 5 6 7]
+//! ```
+
+use crate::{
+    Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
+    PolicyError, Pos, Positions, PromptShape, Retention, Row, StepObservation,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "streaming_llm",
+    title: "StreamingLLM",
+    paper: "arXiv 2309.17453",
+    keeps: "the first tokens and the most recent ones",
+    acts: "prefill and decode",
+    positions: "re-assigned",
+    parameters: &[
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0",
+            meaning: "first tokens that are always kept",
+        },
+        Parameter {
+            name: "positions",
+            default: "reassigned",
+            range: "reassigned or original",
+            meaning: "where kept keys stand for RoPE",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(StreamingLlm {
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            positions: p.choice(
+                "positions",
+                &[
+                    ("reassigned", Positions::Reassigned),
+                    ("original", Positions::Original),
+                ],
+                Positions::Reassigned,
+            )?,
+        }))
+    },
+};
+
+/// Sinks and a sliding window.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamingLlm {
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    /// Where kept keys stand for RoPE.
+    pub positions: Positions,
+}
+
+impl Policy for StreamingLlm {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs::default()
+    }
+
+    fn positions(&self) -> Positions {
+        self.positions
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let needed = self.sinks + 1;
+        if budget < needed {
+            return Err(PolicyError::BudgetTooSmall {
+                method: INFO.name,
+                rows: budget,
+                needed,
+                why: format!("{} sinks and 1 recent token", self.sinks),
+                tokens: prompt.tokens,
+            });
+        }
+        Ok(vec![budget; model.layers])
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let recent = n - (rows - self.sinks)..n;
+        let kept: Vec<Pos> = (0..self.sinks)
+            .chain(recent)
+            .map(|p| Pos(p as u32))
+            .collect();
+        Retention::Keep(vec![kept; observation.kv_heads])
+    }
+
+    fn evicts_at_decode(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, rows: usize, evict: &mut Evictions) {
+        for (head, out) in evict.iter_mut().enumerate() {
+            if step.rows[head] > rows {
+                *out = step
+                    .positions(head)
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, pos)| pos.0 as usize >= self.sinks)
+                    .min_by_key(|(_, pos)| **pos)
+                    .map(|(row, _)| Row(row as u32));
+            }
+        }
+    }
+}
