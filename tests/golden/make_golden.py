@@ -1,0 +1,177 @@
+"""Makes every golden file beside it: `python make_golden.py` (all), `python make_golden.py mini` (only the model in the box).
+
+The reference is code that is not ours: transformers for logits, llama.cpp for greedy tokens and token ids, and `oracle.py`
+(the companion of the methods' specification) for selections. The test suite reads the files and needs no Python.
+
+    <model>.gguf            a random llama in the box format: see tiny.py
+    <model>.safetensors     ids, rows, logits by transformers; the same under `long_`
+    <model>.evicted.safetensors   logits of steps taken after keys were hidden
+    llama_cpp.json          greedy tokens of each tiny model
+    strings.json            ids of hard strings, tiny tokenizer
+    selections.json         kept positions of drawn cases
+    mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save as serialise
+
+import hf_logits
+import selections
+import strings
+import tiny
+from llama_cpp import Llama
+
+HERE = Path(__file__).parent
+MINI = HERE.parents[1] / "assets" / "mini.gguf"
+EVICTED = ("group2-llama3-tied", "group4-linear-untied")
+
+
+def relative(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest difference in a row against the row's largest logit, over all rows: the measure of the tests."""
+    return float((np.abs(a - b).max(axis=-1) / np.abs(b).max(axis=-1)).max())
+
+
+def typical(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.median(np.abs(a - b).max(axis=-1) / np.abs(b).max(axis=-1)))
+
+
+def check_that_errors_show(which: tiny.Tiny, ids: np.ndarray, right: np.ndarray) -> None:
+    """The usual mistakes of a new engine, made on purpose: each must move logits far past the bound of the tests."""
+    from transformers.models.llama import modeling_llama
+
+    def wrong(change) -> float:
+        model = tiny.build(which)
+        change(model)
+        return typical(hf_logits.logits(model, ids), right)
+
+    def base(model, factor):
+        model.model.rotary_emb.inv_freq *= factor
+
+    shown = {"positions off by a tenth": wrong(lambda m: base(m, 1.1))}
+    if which.rope["rope_type"] != "default":
+        plain = which.rope["rope_theta"] ** (-torch.arange(0, which.head_dim, 2).float() / which.head_dim)
+        shown["scaling ignored"] = wrong(lambda m: m.model.rotary_emb.inv_freq.copy_(plain))
+    if which.heads != which.kv_heads and which.kv_heads > 1:
+        straight = modeling_llama.repeat_kv
+        modeling_llama.repeat_kv = lambda x, groups: x.repeat(1, groups, 1, 1)
+        shown["heads tiled, not repeated"] = wrong(lambda m: None)
+        modeling_llama.repeat_kv = straight
+    straight = modeling_llama.rotate_half
+
+    def neighbours(x):
+        return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+
+    modeling_llama.rotate_half = neighbours
+    shown["other rotary pairs"] = wrong(lambda m: None)
+    modeling_llama.rotate_half = straight
+    shown["norms of one"] = wrong(lambda m: [p.data.fill_(1.0) for p in m.parameters() if p.ndim == 1])
+    print("   mistakes show as", {k: round(v, 3) for k, v in shown.items()})
+    assert min(shown.values()) > 0.02, shown
+
+
+def make_models() -> None:
+    tokenizer, greedy = tiny.tokenizer(), {}
+    for which in tiny.MODELS:
+        model = tiny.build(which)
+        path = HERE / f"{which.name}.gguf"
+        tiny.write_gguf(which, model, tokenizer, path)
+        found = hf_logits.whole_prompts(model, which)
+        save(f"{which.name}.safetensors", found)
+        if which.name in EVICTED:
+            save(f"{which.name}.evicted.safetensors", hf_logits.evicted(model, which))
+
+        llama = Llama(path, which.context)
+        greedy[which.name] = [llama.greedy(hf_logits.draw_ids(which.seed + 10 + i, length), 32, True)
+                              for i, length in enumerate((5, 40, 90, 200))]
+        for answer in greedy[which.name]:
+            fill_gaps(model, answer, tolerance={"F32": 1e-3, "F16": 2e-2, "Q8_0": 0.5}[which.kind])
+        # Two engines that share no code agree on our file: the file, not only our reading of it, is right.
+        apart = []
+        for row, logits in zip(found["rows"], found["logits"]):
+            if log_p := llama.log_probabilities(found["ids"][:row + 1], tiny.VOCABULARY):
+                ours = torch.log_softmax(torch.from_numpy(logits), dim=-1).numpy()
+                theirs = np.array([log_p[i] for i in range(tiny.VOCABULARY)])
+                apart.append(float(np.abs(theirs - ours).max() / np.abs(logits).max()))
+        assert len(apart) > 10
+        print(which.name, f"transformers and llama.cpp at most {max(apart):.1e} apart in {len(apart)} rows")
+        assert max(apart) < (1e-4 if which.kind == "F32" else 5e-3 if which.kind == "F16" else 1e-1)
+        check_that_errors_show(which, found["ids"], hf_logits.logits(model, found["ids"]))
+        if which is tiny.MODELS[0]:
+            listed = strings.all_strings()
+            write_rows("strings.json", [{"text": text, "ids": llama.ids(text)} for text in listed])
+    write_json("llama_cpp.json", greedy)
+
+
+def fill_gaps(model, answer: dict, tolerance: float) -> None:
+    """Gaps by transformers, for every step; it must choose as llama.cpp did wherever the gap is not tiny."""
+    prompt, ids = answer["prompt"], answer["ids"]
+    rows = hf_logits.logits(model, np.array(prompt + ids[:-1]))[len(prompt) - 1:]
+    rows[:, [0, 2]] = -np.inf  # the end tokens, which `ignore_eos` excludes
+    for step, (row, token) in enumerate(zip(rows, ids)):
+        second, first = np.sort(row)[-2:]
+        answer["gaps"][step] = round(float(first - second), 4)
+        assert row.argmax() == token or first - second < tolerance, (step, token, row.argmax(), first - second)
+
+
+# What a person might do with the model in the box: (document, question).
+CONVERSATIONS = [
+    ("The locker code of Ann Quorvin is 4711. The house of Paul Brinley is green.", "What is the locker code of Ann Quorvin?"),
+    ("The harbour was quiet. The favourite instrument of Mira Stolden is the cello. It rained all day.\n\nThe rent of Oak Farm is 240 crowns.",
+     "What is the favourite instrument of Mira Stolden?"),
+    ("As for Captain Drennick, the departure time is 6:45. The ship Palova left on Monday.", "What is Captain Drennick's departure time?"),
+    ("Nobody in the village had seen the man before. " * 12 + "The birthplace of Judge Trell is Bergen.", "What is the birthplace of Judge Trell?"),
+]
+
+
+def mini_prompts(llama: Llama) -> list[list[int]]:
+    """Segments encoded one by one, as the prompt of an engine is built, so that no merge crosses a seam; and one bare text."""
+    start, end = 1, 2  # <|im_start|>, <|im_end|>
+    prompts = [[start, *llama.ids("user\n"), *llama.ids(document), *llama.ids("\n\nQuestion: "), *llama.ids(question),
+                end, *llama.ids("\n"), start, *llama.ids("assistant\n")] for document, question in CONVERSATIONS]
+    return [*prompts, llama.ids("It was the first day of the year, and the snow")]
+
+
+def make_mini() -> None:
+    if not MINI.exists():
+        print(f"{MINI.name} is not there yet: mini.json left as it is")
+        return
+    llama = Llama(MINI, 4096)
+    greedy = [llama.greedy(prompt, 64, False) for prompt in mini_prompts(llama)]
+    write_json("mini.json", {"fingerprint": fingerprint(MINI), "ids": [llama.ids(text) for text in strings.all_strings()],
+                             "greedy": greedy})
+    print("mini", fingerprint(MINI))
+
+
+def fingerprint(path: Path) -> str:
+    """FNV-1a of the file, in words of eight bytes (the last one filled with zeros): which file the numbers belong to."""
+    data = path.read_bytes()
+    value = 0xCBF29CE484222325
+    for word in np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8").tolist():
+        value = ((value ^ word) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
+def save(name: str, tensors: dict[str, np.ndarray]) -> None:
+    (HERE / name).write_bytes(serialise(tensors))
+
+
+def write_json(name: str, value) -> None:
+    (HERE / name).write_text(json.dumps(value, separators=(",", ":")) + "\n")
+
+
+def write_rows(name: str, rows: list) -> None:
+    """One entry a line, so that a change shows as a line."""
+    (HERE / name).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:] != ["mini"]:
+        make_models()
+        write_rows("selections.json", selections.make())
+    make_mini()

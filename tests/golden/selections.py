@@ -1,0 +1,93 @@
+"""Which positions each method keeps, by `oracle.py`, on drawn tensors that any language can draw again.
+
+The tensors are never stored: a linear congruential generator makes them, in integers, so every engine gets the same bits.
+
+    state = seed
+    next(): state = state * 6364136223846793005 + 1442695040888963407  (mod 2^64);  return state >> 48      16 bits
+    value = (next() + next() + next() + next() - 131070) / 32768                                            exact in f32
+
+`q [q_heads, n, head_dim]`, then `k [kv_heads, n, head_dim]`, then `v` like `k`, each row-major, from one stream.
+"""
+
+import numpy as np
+
+import oracle
+from hf_logits import near_tie
+
+MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
+
+
+def draw(seed: int, count: int) -> np.ndarray:
+    """`count` values. Doubles the stretch of states known so far: `m` steps at once are again one multiply and one add."""
+    mask = (1 << 64) - 1
+    states = np.array([(seed * MULTIPLIER + INCREMENT) & mask], dtype=np.uint64)
+    a, c = MULTIPLIER, INCREMENT
+    while len(states) < 4 * count:
+        states = np.concatenate([states, states * np.uint64(a) + np.uint64(c)])
+        a, c = (a * a) & mask, (c * (a + 1)) & mask
+    sixteen = (states[:4 * count] >> np.uint64(48)).astype(np.int64).reshape(count, 4)
+    return (sixteen.sum(axis=1) - 131070).astype(np.float64) / 32768
+
+
+def tensors(case: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n, d, hq, hkv = case["n"], case["head_dim"], case["q_heads"], case["kv_heads"]
+    values = draw(case["seed"], (hq + 2 * hkv) * n * d)
+    q, k, v = np.split(values, [hq * n * d, (hq + hkv) * n * d])
+    return q.reshape(hq, n, d), k.reshape(hkv, n, d), v.reshape(hkv, n, d)
+
+
+def ranges(rows) -> str:
+    """[0, 1, 2, 9] -> '0-2 9': small to store, easy to read in a failing test."""
+    parts, rows = [], [int(r) for r in rows]
+    for row in rows:
+        if parts and row == parts[-1][1] + 1:
+            parts[-1][1] = row
+        else:
+            parts.append([row, row])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def snapkv(case: dict):
+    q, k, _ = tensors(case)
+    s = case["set"]
+    kept = oracle.snapkv_prefill(q, k, case["budget"], s["w"], s["kernel"], s["pooling"], s["group"], sinks=s["sinks"])
+    if case["n"] > case["budget"]:
+        scores = oracle.snapkv_scores(q, k, s["w"], s["kernel"], s["pooling"], s["group"])[:, s["sinks"]:]
+        if near_tie(scores, [case["budget"] - s["w"] - s["sinks"]] * case["kv_heads"]):
+            return None
+    return kept
+
+
+def streaming_llm(case: dict):
+    return oracle.streaming_prefill(case["n"], case["kv_heads"], case["budget"], case["set"]["sinks"])
+
+
+METHODS = {"snapkv": (snapkv, 48), "streaming_llm": (streaming_llm, 14)}
+
+
+def make() -> list[dict]:
+    rng, cases = np.random.default_rng(20), []
+    pick = lambda options: options[int(rng.integers(len(options)))]
+    for method, (select, count) in METHODS.items():
+        made = 0
+        while made < count:
+            groups = (1, 2, 4, 7)[made % 4]
+            kv_heads = pick((1, 2, 3))
+            sinks = (0, 2, 4)[made % 3]
+            case = {"method": method, "seed": int(rng.integers(1, 1 << 31)), "n": int(rng.integers(12, 200)),
+                    "q_heads": groups * kv_heads, "kv_heads": kv_heads, "head_dim": pick((8, 16, 32)), "budget": 0,
+                    "set": {"sinks": sinks}}
+            if method == "snapkv":
+                w = pick((1, 4, 8, 16))
+                case["set"] |= {"w": w, "kernel": pick((1, 3, 5, 7)), "pooling": pick(("max", "avg")), "group": pick(("mean", "max"))}
+                case["budget"] = int(rng.integers(w + sinks + 1, w + sinks + 60))
+                # the window must fit the prompt; now and then the budget is more than the prompt has
+                case["n"] = max(case["n"], w + sinks + 2)
+            else:
+                case["budget"] = int(rng.integers(sinks + 1, sinks + 80))
+            kept = select(case)
+            if kept is None:
+                continue
+            cases.append(case | {"kept": [ranges(rows) for rows in kept]})
+            made += 1
+    return cases
