@@ -1,1 +1,9 @@
-//! See ARCHITECTURE.md.
+//! What the tests share: where golden files are, how `kept` is run, and how two answers are compared.
+//!
+//! The numbers in `golden/` come from code that is not ours (`golden/make_golden.py` says which). Nothing here computes what
+//! the product computes; the one exception, the attention of a drawn case, is written the slow and obvious way in `cases`.
+
+pub mod cases;
+pub mod compare;
+pub mod golden;
+pub mod terminal;

@@ -1,0 +1,82 @@
+//! How far two rows of logits are apart, and whether a difference in choice is excused.
+
+/// Largest difference against the largest logit of the reference.
+pub fn apart(row: &[f32], reference: &[f32]) -> f32 {
+    assert_eq!(row.len(), reference.len(), "rows of one vocabulary");
+    assert!(
+        row.iter().all(|x| x.is_finite()),
+        "every logit is a finite number"
+    );
+    let largest = reference.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+    let difference = row
+        .iter()
+        .zip(reference)
+        .fold(0.0f32, |a, (x, y)| a.max((x - y).abs()));
+    difference / largest
+}
+
+/// The most likely token, leaving `never` out; the lower id on equal logits.
+pub fn likeliest(row: &[f32], never: &[u32]) -> u32 {
+    let mut best = None;
+    for (id, &logit) in row.iter().enumerate() {
+        if !never.contains(&(id as u32)) && best.is_none_or(|(_, b)| logit > b) {
+            best = Some((id as u32, logit));
+        }
+    }
+    best.expect("a vocabulary").0
+}
+
+/// By how much the most likely token leads the next one.
+pub fn lead(row: &[f32]) -> f32 {
+    let mut two = [f32::NEG_INFINITY; 2];
+    for &logit in row {
+        if logit > two[0] {
+            two = [logit, two[0]];
+        } else if logit > two[1] {
+            two[1] = logit;
+        }
+    }
+    two[0] - two[1]
+}
+
+/// Asserts that `row` is `reference` within `bound` (relative to the reference's largest logit), and that both choose the
+/// same token where the reference's lead is more than twice that.
+pub fn assert_same(row: &[f32], reference: &[f32], bound: f32, what: &str) {
+    let apart = apart(row, reference);
+    assert!(
+        apart <= bound,
+        "{what}: logits are {apart:.1e} apart, more than {bound:.0e}"
+    );
+    let largest = reference.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+    if lead(reference) > 2.0 * bound * largest {
+        assert_eq!(
+            likeliest(row, &[]),
+            likeliest(reference, &[]),
+            "{what}: the most likely token"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_is_relative_to_the_largest_logit() {
+        assert_eq!(apart(&[1.0, -4.0], &[1.5, -5.0]), 0.2);
+        assert_eq!(apart(&[2.0, 3.0], &[2.0, 3.0]), 0.0);
+    }
+
+    #[test]
+    fn choice_leaves_out_and_prefers_the_lower_id() {
+        assert_eq!(likeliest(&[1.0, 3.0, 3.0], &[]), 1);
+        assert_eq!(likeliest(&[1.0, 3.0, 2.0], &[1]), 2);
+        assert_eq!(lead(&[1.0, 3.0, 2.5]), 0.5);
+    }
+
+    #[test]
+    #[should_panic(expected = "apart")]
+    fn a_wrong_logit_is_seen() {
+        assert_same(&[1.0, 2.1], &[1.0, 2.0], 1e-3, "a row");
+    }
+}

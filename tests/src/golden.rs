@@ -1,0 +1,109 @@
+//! Reading `golden/`: safetensors as plain vectors, JSON as values.
+
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+/// The folder of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// A file of `golden/`.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("golden")
+        .join(name)
+}
+
+/// A JSON file of `golden/`.
+pub fn json(name: &str) -> Value {
+    read_json(&path(name))
+}
+
+/// Any JSON file.
+pub fn read_json(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Whole numbers of a JSON list.
+pub fn ids(value: &Value) -> Vec<u32> {
+    let list = value.as_array().expect("a list of ids");
+    list.iter()
+        .map(|id| id.as_u64().expect("an id") as u32)
+        .collect()
+}
+
+/// The models with golden logits, by file stem.
+pub const MODELS: [&str; 5] = [
+    "group1-plain-tied",
+    "group2-llama3-tied",
+    "group4-linear-untied",
+    "group2-plain-f16",
+    "group4-plain-q8_0",
+];
+
+/// A model of `golden/`.
+pub fn model(stem: &str) -> PathBuf {
+    path(&format!("{stem}.gguf"))
+}
+
+/// A safetensors file, read whole.
+pub struct Tensors(Vec<u8>);
+
+impl Tensors {
+    /// The tensors beside the golden models, by file stem.
+    pub fn golden(stem: &str) -> Self {
+        Self::read(&path(&format!("{stem}.safetensors")))
+    }
+
+    /// Any safetensors file.
+    pub fn read(path: &Path) -> Self {
+        Self(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+    }
+
+    fn view<T>(&self, name: &str, dtype: Dtype, from: fn([u8; 4]) -> T) -> (Vec<usize>, Vec<T>) {
+        let file = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        let tensor = file
+            .tensor(name)
+            .unwrap_or_else(|e| panic!("tensor {name}: {e}"));
+        assert_eq!(tensor.dtype(), dtype, "the type of tensor {name}");
+        let (words, rest) = tensor.data().as_chunks::<4>();
+        assert!(rest.is_empty());
+        (
+            tensor.shape().to_vec(),
+            words.iter().copied().map(from).collect(),
+        )
+    }
+
+    /// Rows of a two-dimensional f32 tensor.
+    pub fn rows(&self, name: &str) -> Vec<Vec<f32>> {
+        let (shape, values) = self.view(name, Dtype::F32, f32::from_le_bytes);
+        assert_eq!(shape.len(), 2, "tensor {name} has two dimensions");
+        values.chunks_exact(shape[1]).map(<[f32]>::to_vec).collect()
+    }
+
+    /// A list of whole numbers, `[n]`.
+    pub fn whole(&self, name: &str) -> Vec<u32> {
+        self.view(name, Dtype::I32, u32::from_le_bytes).1
+    }
+
+    /// A table of whole numbers, `[rows][columns]`.
+    pub fn whole_rows(&self, name: &str) -> Vec<Vec<u32>> {
+        let (shape, values) = self.view(name, Dtype::I32, u32::from_le_bytes);
+        values.chunks_exact(shape[1]).map(<[u32]>::to_vec).collect()
+    }
+}
+
+/// FNV-1a of a file in words of eight bytes, as `make_golden.py` writes it down: which file a golden belongs to.
+pub fn fingerprint(path: &Path) -> String {
+    let mut bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let (words, _) = bytes.as_chunks::<8>();
+    let value = words.iter().fold(0xCBF2_9CE4_8422_2325_u64, |value, word| {
+        (value ^ u64::from_le_bytes(*word)).wrapping_mul(0x100_0000_01B3)
+    });
+    format!("{value:016x}")
+}

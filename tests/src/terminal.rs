@@ -1,0 +1,164 @@
+//! Running `kept` as a person or a script does: arguments in, standard output, standard error and an exit code out.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The `kept` under test: `$KEPT_BIN` if set (an installed one, say), otherwise freshly built beside this test.
+///
+/// Cargo hands a test only the programs of its own package, so the build is asked for here; it takes no time when nothing
+/// changed, and a stale program is never tested. The whole workspace is named so that features unify as in `cargo test`.
+pub fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(given) = std::env::var_os("KEPT_BIN") {
+            return given.into();
+        }
+        // target/<profile>/deps/<this test>
+        let this = std::env::current_exe().expect("the path of this test");
+        let profile_folder = this
+            .ancestors()
+            .nth(2)
+            .expect("a test lies in target/<profile>/deps");
+        let profile = match profile_folder.file_name().and_then(OsStr::to_str) {
+            Some("debug") | None => "dev",
+            Some(named) => named,
+        };
+        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--quiet", "--workspace", "--bins", "--profile"])
+            .arg(profile)
+            .arg("--target-dir")
+            .arg(profile_folder.parent().expect("target"))
+            .current_dir(crate::golden::repository())
+            .status()
+            .expect("cargo runs");
+        assert!(built.success(), "kept does not build");
+        let program = profile_folder.join(format!("kept{}", std::env::consts::EXE_SUFFIX));
+        assert!(
+            program.exists(),
+            "{} was not built; set KEPT_BIN to the program to test",
+            program.display()
+        );
+        program
+    })
+}
+
+/// What `kept` did.
+#[derive(Debug)]
+pub struct Run {
+    /// The arguments, to name the run in a failure.
+    pub arguments: String,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+}
+
+/// Runs `kept` with `arguments`, away from any terminal and with no settings from the environment of the test.
+pub fn kept<I, S>(arguments: I) -> Run
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut command = Command::new(program());
+    command
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .env_remove("RUST_BACKTRACE");
+    let shown = command
+        .get_args()
+        .map(|a| a.to_string_lossy().chars().take(60).collect::<String>())
+        .collect::<Vec<_>>();
+    let output = command
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("kept starts");
+    Run {
+        arguments: shown.join(" "),
+        stdout: String::from_utf8(output.stdout).expect("standard output is UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("standard error is UTF-8"),
+        code: output.status.code(),
+    }
+}
+
+impl Run {
+    /// Asserts success and returns standard output as one JSON value.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        self.succeeded();
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|e| panic!("kept {}: {e} in {:?}", self.arguments, self.stdout))
+    }
+
+    /// Asserts success and returns one JSON value per line of standard output.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Value> {
+        self.succeeded();
+        let line = |text: &str| {
+            serde_json::from_str(text)
+                .unwrap_or_else(|e| panic!("kept {}: {e} in {text:?}", self.arguments))
+        };
+        self.stdout.lines().map(line).collect()
+    }
+
+    /// Asserts exit code 0.
+    #[track_caller]
+    pub fn succeeded(&self) -> &Self {
+        assert_eq!(
+            self.code,
+            Some(0),
+            "kept {} failed: {}",
+            self.arguments,
+            self.stderr
+        );
+        self
+    }
+
+    /// Asserts a refusal as people should meet it: a non-zero exit code, nothing on standard output, and on standard error
+    /// one line that starts with `error: ` and contains every one of `says` (in any case of letters). Returns that line.
+    #[track_caller]
+    pub fn refused(&self, says: &[&str]) -> &str {
+        let Self {
+            arguments,
+            stdout,
+            stderr,
+            code,
+        } = self;
+        let code = code.unwrap_or_else(|| panic!("kept {arguments} was killed: {stderr}"));
+        assert_ne!(
+            code, 0,
+            "kept {arguments} was expected to refuse, but said {stdout:?}"
+        );
+        assert!(
+            !stderr.contains("panicked") && code != 101,
+            "kept {arguments} panicked: {stderr}"
+        );
+        assert_eq!(
+            stderr.trim_end().lines().count(),
+            1,
+            "kept {arguments} says one line: {stderr}"
+        );
+        let line = stderr.trim_end();
+        assert!(
+            line.starts_with("error: "),
+            "kept {arguments} starts with 'error: ': {line}"
+        );
+        assert!(
+            stdout.is_empty(),
+            "kept {arguments} refuses without an answer: {stdout}"
+        );
+        let lower = line.to_lowercase();
+        for word in says {
+            assert!(
+                lower.contains(&word.to_lowercase()),
+                "kept {arguments} mentions {word:?}: {line}"
+            );
+        }
+        line
+    }
+}
