@@ -1,1 +1,91 @@
-//! See ARCHITECTURE.md.
+//! What has to be fast on the CPU: attention over KV rows, the scores that selection methods rank by, moving rows, the
+//! row-wise pieces of a layer, and memory-mapped weights.
+//!
+//! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
+//! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
+//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
+//! - `decode.rs`: [`decode_attention`], one new token over the kept rows.
+//! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
+//! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
+//! - `threads.rs`, `stop.rs`: the pool everything shares, and how to interrupt it.
+//! - `mapped.rs`: weights as a file mapping.
+//!
+//! What is absent on purpose: models, policies, quantised weights, tensors with a shape at run time. Everything is an
+//! f32 slice with its shape in the documentation, and a wrong shape is a panic that names the values.
+
+#![warn(missing_docs)]
+
+mod decode;
+mod elementwise;
+pub mod mapped;
+mod prefill;
+pub mod reference;
+mod rows;
+mod stop;
+pub mod threads;
+mod window;
+
+pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
+pub use elementwise::{Pairing, add_assign, argmax, rms_norm, rotate, silu_mul, unrotate};
+pub use prefill::{PrefillAttention, prefill_attention};
+pub use rows::{RowStore, gather_rows};
+pub use stop::{Stop, Stopped};
+pub use window::{Normalise, WindowScores, window_scores};
+
+/// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
+///
+/// ```text
+/// q_heads 6, kv_heads 2:   query head  0 1 2 3 4 5
+///                          kv head     0 0 0 1 1 1
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Query heads.
+    pub q_heads: usize,
+    /// Key and value heads; divides `q_heads`.
+    pub kv_heads: usize,
+    /// Elements of a query, key or value of one head.
+    pub head_dim: usize,
+}
+
+impl HeadShape {
+    /// Query heads that share one kv head.
+    pub fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+
+    /// Panics unless `x` is `[rows, q_heads, head_dim]`.
+    fn check_rows(&self, name: &str, x: &[f32], rows: usize) {
+        let &HeadShape {
+            q_heads,
+            kv_heads,
+            head_dim,
+        } = self;
+        assert!(
+            kv_heads > 0 && q_heads % kv_heads == 0,
+            "{q_heads} query heads do not share {kv_heads} kv heads evenly"
+        );
+        assert_eq!(
+            x.len(),
+            rows * q_heads * head_dim,
+            "{name} must be [rows {rows}, q_heads {q_heads}, head_dim {head_dim}]"
+        );
+    }
+
+    /// Panics unless `store` fits these heads and has room for `rows(h)` rows in every head.
+    fn check_store(&self, name: &str, store: &RowStore, rows: impl Fn(usize) -> usize) {
+        assert_eq!(
+            (store.kv_heads(), store.head_dim()),
+            (self.kv_heads, self.head_dim),
+            "{name} hold other (kv_heads, head_dim)"
+        );
+        for h in 0..self.kv_heads {
+            assert!(
+                rows(h) <= store.capacity(h),
+                "{name}: {} rows asked of head {h}, which holds {}",
+                rows(h),
+                store.capacity(h)
+            );
+        }
+    }
+}

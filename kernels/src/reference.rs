@@ -1,0 +1,177 @@
+//! The specification of every kernel: plain loops, f64 accumulation, nothing clever.
+//!
+//! Not for use while answering: orders of magnitude slower than the kernels beside it. The tests hold the fast kernels
+//! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
+
+use crate::{DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores};
+
+/// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
+fn weights<'k>(
+    query: &[f32],
+    visible: usize,
+    scale: f32,
+    key: impl Fn(usize) -> std::borrow::Cow<'k, [f32]>,
+) -> (Vec<f64>, f64, f64) {
+    let mut logits: Vec<f64> = (0..visible)
+        .map(|row| dot(query, &key(row)) * f64::from(scale))
+        .collect();
+    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    logits.iter_mut().for_each(|x| *x = (*x - max).exp());
+    let sum = logits.iter().sum();
+    (logits, sum, max)
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| f64::from(*a) * f64::from(*b))
+        .sum()
+}
+
+/// `query [.., q_heads, head_dim]`: the elements of query head `h` in row `row`.
+fn query_head<'q>(queries: &'q [f32], shape: &HeadShape, row: usize, h: usize) -> &'q [f32] {
+    &queries[(row * shape.q_heads + h) * shape.head_dim..][..shape.head_dim]
+}
+
+/// Specification of [`crate::prefill_attention`].
+pub fn prefill_attention(
+    task: &PrefillAttention<'_>,
+    out: &mut [f32],
+    mut log_sum_exp: Option<&mut [f32]>,
+) {
+    let shape = &task.shape;
+    let rows = task.rows();
+    for row in 0..rows {
+        for h in 0..shape.q_heads {
+            let kv_head = h / shape.group();
+            let query = query_head(task.queries, shape, row, h);
+            let (weights, sum, max) = weights(query, task.first + row + 1, task.scale, |r| {
+                task.keys.row(kv_head, r).into()
+            });
+            if let Some(log_sum_exp) = &mut log_sum_exp {
+                log_sum_exp[h * rows + row] = (max + sum.ln()) as f32;
+            }
+            for i in 0..shape.head_dim {
+                let weighted = weights
+                    .iter()
+                    .enumerate()
+                    .map(|(r, w)| w * f64::from(task.values.row(kv_head, r)[i]));
+                out[(row * shape.q_heads + h) * shape.head_dim + i] =
+                    (weighted.sum::<f64>() / sum) as f32;
+            }
+        }
+    }
+}
+
+/// Specification of [`crate::window_scores`].
+pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
+    let shape = &task.shape;
+    let (window, tokens) = (task.rows(), task.tokens);
+    let prefix = tokens - window;
+    for h in 0..shape.q_heads {
+        let mut sums = vec![0.0f64; tokens];
+        for row in 0..window {
+            let visible = match task.normalise {
+                Normalise::All => prefix + row + 1,
+                Normalise::Prefix => prefix,
+            };
+            let query = query_head(task.queries, shape, row, h);
+            let (weights, sum, _) = weights(query, visible, task.scale, |r| {
+                task.keys.row(h / shape.group(), r).into()
+            });
+            let row_weight = task.row_weights.map_or(1.0 / window as f64, |row_weights| {
+                f64::from(row_weights[row])
+            });
+            for (total, weight) in sums.iter_mut().zip(weights) {
+                *total += row_weight * weight / sum;
+            }
+        }
+        for (out, sum) in out[h * tokens..][..tokens].iter_mut().zip(sums) {
+            *out = sum as f32;
+        }
+    }
+}
+
+/// Specification of [`crate::decode_attention`]. `probabilities[h]` gets the probability of each row for query head `h`.
+pub fn decode_attention(
+    task: &DecodeAttention<'_>,
+    out: &mut [f32],
+    probabilities: &mut [Vec<f32>],
+) {
+    let shape = &task.shape;
+    for h in 0..shape.q_heads {
+        let kv_head = h / shape.group();
+        let query = query_head(task.query, shape, 0, h);
+        let (weights, sum, _) = weights(query, task.rows[kv_head], task.scale, |r| {
+            let mut key = task.keys.row(kv_head, r).to_vec();
+            if let Some(rotation) = &task.rotation {
+                let columns = rotation.rope_dim / 2;
+                let rank = rotation.ranks[task.keys.first_row(kv_head) + r] as usize;
+                let table = rank * columns..(rank + 1) * columns;
+                let (cos, sin) = (&rotation.cos[table.clone()], &rotation.sin[table]);
+                let head_dim = shape.head_dim;
+                rotate(&mut key, 1, head_dim, cos, sin, rotation.pairing);
+            }
+            key.into()
+        });
+        probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
+        for i in 0..shape.head_dim {
+            let weighted = weights
+                .iter()
+                .enumerate()
+                .map(|(r, w)| w * f64::from(task.values.row(kv_head, r)[i]));
+            out[h * shape.head_dim + i] = (weighted.sum::<f64>() / sum) as f32;
+        }
+    }
+}
+
+/// Specification of [`crate::rms_norm`].
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weight.len();
+    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        let mean_square = dot(x, x) / width as f64;
+        let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
+        for i in 0..width {
+            out[i] = (f64::from(x[i]) * factor * f64::from(weight[i])) as f32;
+        }
+    }
+}
+
+/// Specification of [`crate::rotate`].
+pub fn rotate(
+    x: &mut [f32],
+    heads: usize,
+    head_dim: usize,
+    cos: &[f32],
+    sin: &[f32],
+    pairing: Pairing,
+) {
+    let rows = x.len() / (heads * head_dim);
+    let columns = cos.len() / rows;
+    for row in 0..rows {
+        for h in 0..heads {
+            let x = &mut x[(row * heads + h) * head_dim..][..head_dim];
+            for i in 0..columns {
+                let (first, second) = match pairing {
+                    Pairing::Neighbours => (2 * i, 2 * i + 1),
+                    Pairing::Halves => (i, i + columns),
+                };
+                let (a, b) = (f64::from(x[first]), f64::from(x[second]));
+                let (c, s) = (
+                    f64::from(cos[row * columns + i]),
+                    f64::from(sin[row * columns + i]),
+                );
+                x[first] = (a * c - b * s) as f32;
+                x[second] = (a * s + b * c) as f32;
+            }
+        }
+    }
+}
+
+/// Specification of [`crate::silu_mul`].
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = f64::from(*gate);
+        *gate = (x / (1.0 + (-x).exp()) * f64::from(*up)) as f32;
+    }
+}
