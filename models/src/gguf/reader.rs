@@ -1,0 +1,305 @@
+//! Parsing of the bytes. It trusts nothing: a length is compared with what is left of the file before it is used.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::value::{Array, Value, ValueKind};
+use super::{TensorInfo, TensorType};
+use crate::ModelError;
+
+/// Longest key, text or list that is believed. candle's cap; a larger one is damage, not a large model.
+const MAX_LENGTH: u64 = 1 << 30;
+/// Most tensors or metadata pairs that are believed; a 400B model has about two thousand tensors.
+const MAX_ENTRIES: u64 = 1 << 16;
+/// Longest name of a key or tensor (the format allows 65,535 for keys and 64 for tensors).
+const MAX_NAME: usize = 65_535;
+/// Deepest list in a list.
+const MAX_DEPTH: u32 = 8;
+/// ggml's own limit on the rank of a tensor.
+const MAX_RANK: u32 = 4;
+/// Alignment of tensor data when the file does not say.
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// What a file holds.
+pub(super) struct Parts {
+    pub version: u32,
+    pub metadata: HashMap<String, Value>,
+    pub tensors: HashMap<String, TensorInfo>,
+}
+
+/// Parse a whole file.
+pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    if !bytes.starts_with(b"GGUF") {
+        let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4)]).into_owned();
+        return Err(ModelError::NotGguf { start });
+    }
+    cursor.at = 4;
+    let version = cursor.u32()?;
+    if version != 2 && version != 3 {
+        return Err(ModelError::UnsupportedVersion { version });
+    }
+    let tensor_count = cursor.count("tensors", MAX_ENTRIES)?;
+    let pair_count = cursor.count("metadata pairs", MAX_ENTRIES)?;
+
+    let mut metadata = HashMap::new();
+    for _ in 0..pair_count {
+        let key = cursor.name("a metadata key")?;
+        let kind = cursor.kind(&key)?;
+        let value = cursor.value(kind, &key, 0)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            return malformed(format!("metadata key {key:?} occurs twice"));
+        }
+    }
+    refuse_split(&metadata)?;
+
+    let mut tensors: HashMap<String, TensorInfo> = HashMap::new();
+    for _ in 0..tensor_count {
+        let tensor = cursor.tensor()?;
+        let name = tensor.name.clone();
+        if tensors.insert(name.clone(), tensor).is_some() {
+            return malformed(format!("tensor {name:?} occurs twice"));
+        }
+    }
+    place(&mut tensors, bytes.len(), cursor.at, alignment(&metadata)?)?;
+    Ok(Parts {
+        version,
+        metadata,
+        tensors,
+    })
+}
+
+fn malformed<T>(what: String) -> Result<T, ModelError> {
+    Err(ModelError::Malformed { what })
+}
+
+fn refuse_split(metadata: &HashMap<String, Value>) -> Result<(), ModelError> {
+    let whole = |key: &str| metadata.get(key).and_then(Value::whole);
+    match whole("split.count") {
+        Some(parts) if parts > 1 => {
+            let part = whole("split.no").unwrap_or(0).saturating_add(1);
+            Err(ModelError::Split { part, parts })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn alignment(metadata: &HashMap<String, Value>) -> Result<u64, ModelError> {
+    let Some(value) = metadata.get("general.alignment") else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
+    match value.whole() {
+        Some(n) if n.is_power_of_two() && (8..=1 << 20).contains(&n) => Ok(n),
+        other => Err(ModelError::BadValue {
+            key: "general.alignment".to_owned(),
+            value: other.map_or_else(|| "no whole number".to_owned(), |n| n.to_string()),
+            needs: "a power of two from 8 is needed".to_owned(),
+        }),
+    }
+}
+
+/// Turn offsets into places in the file; check that they are aligned, inside it and apart from each other.
+fn place(
+    tensors: &mut HashMap<String, TensorInfo>,
+    file_len: usize,
+    header: usize,
+    alignment: u64,
+) -> Result<(), ModelError> {
+    let data = (header as u64).next_multiple_of(alignment);
+    let mut ends = Vec::with_capacity(tensors.len());
+    for tensor in tensors.values_mut() {
+        let offset = tensor.start as u64;
+        if !offset.is_multiple_of(alignment) {
+            let name = &tensor.name;
+            return malformed(format!(
+                "tensor {name} lies at {offset}, no multiple of {alignment}"
+            ));
+        }
+        // Cannot overflow: a usize offset and size were checked to be at most 2^62 each.
+        let start = data + offset;
+        let end = start + tensor.bytes as u64;
+        if end > file_len as u64 {
+            ends.push((start, end, ""));
+            continue;
+        }
+        tensor.start = start as usize;
+        ends.push((start, end, tensor.name.as_str()));
+    }
+    ends.sort_unstable();
+    if let Some(needs) = ends
+        .iter()
+        .map(|(_, end, _)| *end)
+        .max()
+        .filter(|end| *end > file_len as u64)
+    {
+        return Err(ModelError::Truncated {
+            needs,
+            has: file_len as u64,
+        });
+    }
+    for pair in ends.windows(2) {
+        if pair[0].1 > pair[1].0 {
+            return malformed(format!("tensors {} and {} overlap", pair[0].2, pair[1].2));
+        }
+    }
+    Ok(())
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ModelError> {
+        let end = self.at.saturating_add(len);
+        let Some(taken) = self.bytes.get(self.at..end) else {
+            return Err(ModelError::Truncated {
+                needs: end as u64,
+                has: self.bytes.len() as u64,
+            });
+        };
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ModelError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N)?);
+        Ok(out)
+    }
+
+    fn u32(&mut self) -> Result<u32, ModelError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, ModelError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn count(&mut self, of: &str, most: u64) -> Result<usize, ModelError> {
+        let count = self.u64()?;
+        if count > most {
+            return malformed(format!("it announces {count} {of}, more than {most}"));
+        }
+        Ok(count as usize)
+    }
+
+    /// The range of a text's bytes.
+    fn text(&mut self, of: &str) -> Result<Range<usize>, ModelError> {
+        let len = self.u64()?;
+        if len > MAX_LENGTH {
+            return malformed(format!("{of} announces {len} bytes"));
+        }
+        let start = self.at;
+        self.take(len as usize)?;
+        Ok(start..self.at)
+    }
+
+    fn name(&mut self, of: &str) -> Result<String, ModelError> {
+        let range = self.text(of)?;
+        if range.len() > MAX_NAME {
+            return malformed(format!("{of} is {} bytes long", range.len()));
+        }
+        match std::str::from_utf8(&self.bytes[range]) {
+            Ok(name) => Ok(name.to_owned()),
+            Err(_) => malformed(format!("{of} is not UTF-8")),
+        }
+    }
+
+    fn kind(&mut self, key: &str) -> Result<ValueKind, ModelError> {
+        let number = self.u32()?;
+        ValueKind::from_number(number).map_or_else(
+            || {
+                malformed(format!(
+                    "metadata {key:?} has a value of unknown kind {number}"
+                ))
+            },
+            Ok,
+        )
+    }
+
+    fn value(&mut self, kind: ValueKind, key: &str, depth: u32) -> Result<Value, ModelError> {
+        if let Some(size) = kind.size() {
+            let bytes = self.take(size)?;
+            return Value::scalar(kind, bytes)
+                .map_or_else(|| malformed(format!("metadata {key:?} is unreadable")), Ok);
+        }
+        if kind == ValueKind::Text {
+            return Ok(Value::Text(self.text(key)?));
+        }
+        if depth == MAX_DEPTH {
+            return malformed(format!(
+                "metadata {key:?} nests lists deeper than {MAX_DEPTH}"
+            ));
+        }
+        let kind = self.kind(key)?;
+        let len = self.count("elements in a list", MAX_LENGTH)?;
+        let start = self.at;
+        match kind.size() {
+            // Both factors are at most 2^30 and 8.
+            Some(size) => {
+                self.take(len.saturating_mul(size))?;
+            }
+            // Every element takes at least its 8 bytes of length, so a false `len` ends at the end of the file.
+            None => {
+                for _ in 0..len {
+                    self.value(kind, key, depth + 1)?;
+                }
+            }
+        }
+        Ok(Value::Array(Array {
+            kind,
+            len,
+            bytes: start..self.at,
+        }))
+    }
+
+    /// A tensor's entry, whose `start` is still the offset into the data.
+    fn tensor(&mut self) -> Result<TensorInfo, ModelError> {
+        let name = self.name("a tensor name")?;
+        let rank = self.u32()?;
+        if rank == 0 || rank > MAX_RANK {
+            return malformed(format!("tensor {name} has {rank} dimensions"));
+        }
+        let mut shape = Vec::with_capacity(rank as usize);
+        let mut numbers = 1u64;
+        for _ in 0..rank {
+            let dim = self.u64()?;
+            numbers = numbers
+                .checked_mul(dim)
+                .filter(|n| (1..1 << 50).contains(n))
+                .map_or_else(
+                    || malformed(format!("tensor {name} has a dimension of {dim}")),
+                    Ok,
+                )?;
+            shape.push(dim as usize);
+        }
+        let cols = shape[0];
+        shape.reverse();
+        let kind = TensorType::from_number(self.u32()?);
+        let offset = self.u64()?;
+        let Some((block, block_bytes)) = kind.block() else {
+            return Err(ModelError::UnsupportedType {
+                tensor: name,
+                name: kind.name(),
+            });
+        };
+        if !cols.is_multiple_of(block) {
+            return malformed(format!(
+                "tensor {name} has rows of {cols}, no multiple of {block} ({kind:?})"
+            ));
+        }
+        if offset >= 1 << 62 {
+            return malformed(format!("tensor {name} lies at {offset}"));
+        }
+        let bytes = numbers as usize / block * block_bytes;
+        Ok(TensorInfo {
+            name,
+            kind,
+            shape,
+            start: offset as usize,
+            bytes,
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! Pre-tokenizers (filled in shortly).

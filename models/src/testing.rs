@@ -1,0 +1,1 @@
+//! Tiny random GGUF files for tests (filled in shortly).
