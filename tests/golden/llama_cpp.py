@@ -55,7 +55,8 @@ class Llama:
             else:
                 gaps.append(None)
         assert len(steps) <= 1  # the end token
-        return {"prompt": [int(i) for i in ids], "ids": answer["tokens"], "gaps": gaps, "ended": answer["stop_type"] == "eos"}
+        return {"prompt": [int(i) for i in ids], "ids": answer["tokens"], "gaps": gaps, "ended": answer["stop_type"] == "eos",
+                "text": answer["content"]}
 
     def log_probabilities(self, ids, vocabulary: int) -> dict[int, float] | None:
         """After `ids`, over the vocabulary; None where the next token ends inside a character (see `greedy`)."""

@@ -142,6 +142,8 @@ def make_mini() -> None:
         return
     llama = Llama(MINI, 4096)
     greedy = [llama.greedy(prompt, 64, False) for prompt in mini_prompts(llama)]
+    for answer, (document, question) in zip(greedy, CONVERSATIONS):
+        answer |= {"document": document, "question": question}
     write_json("mini.json", {"fingerprint": fingerprint(MINI), "ids": [llama.ids(text) for text in strings.all_strings()],
                              "greedy": greedy})
     print("mini", fingerprint(MINI))

@@ -48,7 +48,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 50_000.0, "factor": 8.0, "low_fre
 
 MODELS = [
     Tiny("group1-plain-tied", heads=4, kv_heads=4, head_dim=16, layers=2, tied=True, rope=PLAIN),
-    Tiny("group2-llama3-tied", heads=4, kv_heads=2, head_dim=16, layers=3, tied=True, rope=LLAMA3, context=4096),
+    Tiny("group2-llama3-tied", heads=4, kv_heads=2, head_dim=16, layers=3, tied=True, rope=LLAMA3, context=8192),
     # eight heads of 16 on a width of 64: head_dim is not width / heads
     Tiny("group4-linear-untied", heads=8, kv_heads=2, head_dim=16, layers=2, tied=False, rope=LINEAR),
     Tiny("group2-plain-f16", heads=4, kv_heads=2, head_dim=16, layers=2, tied=True, rope=PLAIN, kind="F16"),
