@@ -1,1 +1,18 @@
-//! See ARCHITECTURE.md.
+//! Files to text, with exact byte offsets and pages.
+//!
+//! [`Document::open`] reads a text file in any encoding, Markdown, source code or a PDF and gives one `String` plus
+//! the byte range of every page in it. All offsets of this crate, and of everything built on it, are bytes in
+//! [`Document::text`]. [`Document::passage_at`] finds the sentence or line around a byte, for showing a source.
+//!
+//! What is absent on purpose: models, tokens, chunks, summaries. Nothing is joined, re-wrapped or normalised here: what
+//! the file says is what the model reads, and an offset can always be traced back.
+
+mod document;
+mod error;
+mod passage;
+mod pdf;
+mod sniff;
+mod text;
+
+pub use document::{Document, Kind, MAX_SOURCE_BYTES, Page};
+pub use error::DocumentError;

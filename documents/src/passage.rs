@@ -1,0 +1,231 @@
+//! The sentence or line around a byte: the unit in which sources are shown.
+//!
+//! It looks at a few kilobytes around the byte and no further, so it costs the same in a note and in a library. It
+//! cuts, it never changes: a passage is a range of the text.
+//!
+//! ```text
+//! "... of it. Dr. Mora signed the form,\nthen left. She was ..."
+//!             ^~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~^      one passage: "Dr." ends no sentence, nor does the line end
+//! ```
+
+use std::ops::Range;
+
+use crate::Kind;
+
+/// The longest passage in bytes. About five lines: enough to be understood, short enough to be a list entry.
+const MOST: usize = 400;
+/// How far around the byte a passage's ends are looked for, in bytes.
+const REACH: usize = 4 * MOST;
+/// A line shorter than this did not reach the margin, so its end may be one of a heading, a verse or a paragraph.
+const SHORT_LINE: usize = 45;
+
+/// Words whose full stop ends no sentence, in lower case and without it.
+const ABBREVIATIONS: &[&str] = &[
+    "al", "approx", "art", "bzw", "ca", "capt", "cf", "chap", "col", "dept", "dr", "ed", "eds",
+    "eq", "esp", "est", "etc", "e.g", "fig", "figs", "gen", "gov", "hon", "i.e", "inc", "jr", "lt",
+    "ltd", "messrs", "mlle", "mme", "mr", "mrs", "ms", "mt", "no", "nos", "nr", "op", "p", "pp",
+    "par", "ph.d", "prof", "rev", "sec", "sen", "sgt", "sr", "st", "vgl", "vol", "vols", "vs",
+    "z.b",
+];
+
+/// The passage in `text` around `byte`, within `bounds` (the page). Any `byte` is allowed.
+pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> Range<usize> {
+    let last = bounds.end.saturating_sub(1).max(bounds.start);
+    let byte = char_floor(text, byte.clamp(bounds.start, last));
+    let start = char_ceil(text, byte.saturating_sub(REACH).max(bounds.start));
+    let end = char_floor(text, (byte + REACH).min(bounds.end));
+    let (start, end) = (start.min(byte), end.max(byte));
+    let window = &text[start..end];
+
+    let Some(byte) = nearest_ink(window, byte - start) else {
+        return byte..byte;
+    };
+    let is_break: fn(&str, usize) -> bool = match kind {
+        Kind::SourceCode { .. } => ends_line,
+        Kind::Markdown => ends_markdown_passage,
+        Kind::PlainText | Kind::Pdf => ends_sentence,
+    };
+    let breaks_after = |i: usize| window.is_char_boundary(i) && is_break(window, i);
+    let from = (1..=byte).rev().find(|i| breaks_after(*i)).unwrap_or(0);
+    let to = (byte + 1..window.len())
+        .find(|i| breaks_after(*i))
+        .unwrap_or(window.len());
+    let found = shorten(window, trim(window, from..to), byte);
+    start + found.start..start + found.end
+}
+
+/// The character boundary at or before `byte`, which may lie beyond the text.
+pub(crate) fn char_floor(text: &str, byte: usize) -> usize {
+    let mut at = byte.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// The character boundary at or after `byte`; the end of the text where `byte` lies beyond it.
+pub(crate) fn char_ceil(text: &str, byte: usize) -> usize {
+    let mut at = byte.min(text.len());
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    at
+}
+
+/// The first byte at or after `byte` that is not white space, else the last one before.
+fn nearest_ink(window: &str, byte: usize) -> Option<usize> {
+    let after = window[byte..].find(|c: char| !c.is_whitespace());
+    after
+        .map(|i| byte + i)
+        .or_else(|| window[..byte].rfind(|c: char| !c.is_whitespace()))
+}
+
+fn trim(window: &str, range: Range<usize>) -> Range<usize> {
+    let piece = &window[range.clone()];
+    let start = range.start + (piece.len() - piece.trim_start().len());
+    start..start + piece.trim().len()
+}
+
+/// Whether a passage ends just before `i` because a line does.
+fn ends_line(window: &str, i: usize) -> bool {
+    let bytes = window.as_bytes();
+    bytes[i - 1] == b'\n' || (bytes[i - 1] == b'\r' && bytes.get(i) != Some(&b'\n'))
+}
+
+/// As [`ends_sentence`]; headings, list items, table rows and quotes begin a passage of their own.
+fn ends_markdown_passage(window: &str, i: usize) -> bool {
+    if ends_line(window, i) {
+        let next = window[i..].lines().next().unwrap_or("").trim_start();
+        let previous = window[..i].lines().next_back().unwrap_or("").trim_start();
+        let own_line = |line: &str| {
+            line.starts_with(['#', '|', '>']) || line.starts_with("```") || line.starts_with("---")
+        };
+        let item = next.starts_with("- ")
+            || next.starts_with("* ")
+            || next.starts_with("+ ")
+            || is_numbered(next);
+        if item || own_line(next) || own_line(previous) {
+            return true;
+        }
+    }
+    ends_sentence(window, i)
+}
+
+/// `12. ` or `3) `.
+fn is_numbered(line: &str) -> bool {
+    let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    rest.len() < line.len() && (rest.starts_with(". ") || rest.starts_with(") "))
+}
+
+/// Whether a sentence ends just before `i`: at `i` its closing mark and quotes are behind, and what follows is not it.
+fn ends_sentence(window: &str, i: usize) -> bool {
+    if ends_line(window, i) {
+        return ends_paragraph(window, i);
+    }
+    let (before, after) = window.split_at(i);
+    let Some(next) = after.chars().next() else {
+        return true;
+    };
+    let body = before.trim_end_matches(is_closing);
+    let Some(mark) = body.chars().next_back() else {
+        return false;
+    };
+    if is_closing(next) || is_mark(next) {
+        return false;
+    }
+    match mark {
+        // These scripts put no space after a sentence.
+        '。' | '！' | '？' | '｡' => true,
+        '!' | '?' | '…' | '।' | '؟' | '։' => next.is_whitespace() && !continues(after),
+        '.' => {
+            next.is_whitespace() && !continues(after) && !is_abbreviation(&body[..body.len() - 1])
+        }
+        _ => false,
+    }
+}
+
+/// A blank line, or a line that stops short before one that begins like a new thought.
+fn ends_paragraph(window: &str, i: usize) -> bool {
+    let next = window[i..].lines().next().unwrap_or("");
+    let line = window[..i].lines().next_back().unwrap_or("");
+    if next.trim().is_empty() || line.trim().is_empty() {
+        return true;
+    }
+    // A sentence can also end right at the line end.
+    let content = line.trim_end();
+    let content_end = line.as_ptr() as usize - window.as_ptr() as usize + content.len();
+    if !content.is_empty() && ends_sentence_at_line_end(window, content_end, i) {
+        return true;
+    }
+    let first = next.trim_start().chars().next().unwrap_or(' ');
+    content.len() < SHORT_LINE && !first.is_lowercase() && !content.ends_with(',')
+}
+
+fn ends_sentence_at_line_end(window: &str, content_end: usize, next: usize) -> bool {
+    let body = window[..content_end].trim_end_matches(is_closing);
+    match body.chars().next_back() {
+        Some('.') => !continues(&window[next..]) && !is_abbreviation(&body[..body.len() - 1]),
+        Some(mark) => is_mark(mark) && !continues(&window[next..]),
+        None => false,
+    }
+}
+
+fn is_mark(c: char) -> bool {
+    matches!(
+        c,
+        '.' | '!' | '?' | '…' | '。' | '！' | '？' | '｡' | '।' | '؟' | '։'
+    )
+}
+
+fn is_closing(c: char) -> bool {
+    matches!(
+        c,
+        '"' | '\'' | ')' | ']' | '}' | '”' | '’' | '»' | '」' | '』' | '）' | '*' | '_'
+    )
+}
+
+/// Whether the next word begins small: "approx. ten", "...? he asked".
+fn continues(after: &str) -> bool {
+    after
+        .trim_start()
+        .chars()
+        .next()
+        .is_some_and(char::is_lowercase)
+}
+
+/// Whether the word before a full stop is an abbreviation, an initial ("J. S. Mill") or a lone number ("12. May").
+fn is_abbreviation(before: &str) -> bool {
+    let start = before
+        .rfind(|c: char| c.is_whitespace() || matches!(c, '(' | '[' | '"' | '“' | '-' | '–' | '—'))
+        .map_or(0, |i| {
+            i + before[i..].chars().next().map_or(1, char::len_utf8)
+        });
+    let word = &before[start..];
+    let mut characters = word.chars();
+    if let (Some(only), None) = (characters.next(), characters.next())
+        && only.is_uppercase()
+        && only != 'I'
+    {
+        return true;
+    }
+    ABBREVIATIONS.contains(&word.to_lowercase().as_str())
+}
+
+/// Cuts a long passage into pieces of at most [`MOST`] bytes at white space, and gives the piece that holds `byte`.
+fn shorten(window: &str, range: Range<usize>, byte: usize) -> Range<usize> {
+    let mut start = range.start;
+    while range.end - start > MOST {
+        let limit = char_floor(window, start + MOST);
+        let piece = &window[start..limit];
+        // Without any space (a line of base64, Chinese) the limit itself.
+        let end = piece
+            .rfind(char::is_whitespace)
+            .map_or(limit, |i| start + i);
+        let end = if end > start { end } else { limit };
+        if byte < end {
+            return trim(window, start..end);
+        }
+        start = trim(window, end..range.end).start;
+    }
+    start..range.end
+}
