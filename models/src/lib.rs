@@ -19,6 +19,7 @@ mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tokenizer;
+mod vocabulary;
 mod weights;
 
 pub use config::{Config, RopeConfig, RopeScaling};

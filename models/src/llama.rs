@@ -191,6 +191,12 @@ impl<'a> LayerPass<'a> {
         }
     }
 
+    /// Memory of the pass's scratch in bytes, without the repacked weights.
+    pub fn bytes(&self) -> u64 {
+        let per_row = 2 * self.config.width + self.config.q_width() + 2 * self.config.ffn;
+        (self.rows * per_row * size_of::<f32>()) as u64
+    }
+
     /// First half of the layer: project `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
     /// `[rows, kv_heads, head_dim]`, none of them rotated.
     ///

@@ -1,1 +1,415 @@
-//! Tiny random GGUF files for tests (filled in shortly).
+//! Tiny random GGUF files, for the tests of this crate and of those above it. Not part of the product: behind the
+//! feature `testing`.
+//!
+//! [`GgufWriter`] writes any metadata and tensors, wrong ones too. [`TinyLlama`] writes a whole model with random
+//! weights and a small byte-level tokenizer in which every byte has a token.
+
+use std::path::Path;
+
+use candle_core::quantized::k_quants::{
+    BlockQ4_0, BlockQ4K, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType,
+};
+use half::{bf16, f16};
+
+use crate::vocabulary::symbol_of_byte;
+
+/// A metadata value to be written.
+#[derive(Debug, Clone)]
+pub enum MetaValue {
+    /// As `u32`.
+    Whole(u32),
+    /// As `f32`.
+    Number(f32),
+    /// As `bool`.
+    Flag(bool),
+    /// As a string.
+    Text(String),
+    /// As an array of strings.
+    Texts(Vec<String>),
+    /// As an array of `u32`.
+    Wholes(Vec<u32>),
+}
+
+/// Block types that can be written, by ggml's names.
+pub const TYPES: [&str; 8] = ["F32", "F16", "BF16", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
+
+/// Builds a GGUF file.
+#[derive(Debug, Clone)]
+pub struct GgufWriter {
+    /// Version written, 3 unless changed.
+    pub version: u32,
+    /// Alignment of tensor data, 32 unless changed (and then `general.alignment` is to be set too).
+    pub alignment: usize,
+    metadata: Vec<(String, MetaValue)>,
+    /// Name, shape rows first, type number, data.
+    tensors: Vec<(String, Vec<usize>, u32, Vec<u8>)>,
+}
+
+impl Default for GgufWriter {
+    fn default() -> Self {
+        GgufWriter {
+            version: 3,
+            alignment: 32,
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+}
+
+impl GgufWriter {
+    /// Set a metadata pair, replacing an earlier one of the same key.
+    pub fn set(&mut self, key: &str, value: MetaValue) -> &mut Self {
+        self.remove(key);
+        self.metadata.push((key.to_owned(), value));
+        self
+    }
+
+    /// Drop a metadata pair.
+    pub fn remove(&mut self, key: &str) -> &mut Self {
+        self.metadata.retain(|(k, _)| k != key);
+        self
+    }
+
+    /// Add a tensor of `numbers` in a block type by its name, replacing an earlier one.
+    ///
+    /// # Panics
+    /// When there is no such type, or a row is not whole blocks.
+    pub fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        kind: &str,
+        numbers: &[f32],
+    ) -> &mut Self {
+        assert_eq!(numbers.len(), shape.iter().product::<usize>());
+        let (number, data) = quantise(kind, numbers);
+        self.raw_tensor(name, shape, number, data)
+    }
+
+    /// Add a tensor by the number of its type and its bytes, right or wrong, replacing an earlier one.
+    pub fn raw_tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        kind: u32,
+        data: Vec<u8>,
+    ) -> &mut Self {
+        self.remove_tensor(name);
+        self.tensors
+            .push((name.to_owned(), shape.to_vec(), kind, data));
+        self
+    }
+
+    /// Drop a tensor.
+    pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
+        self.tensors.retain(|(n, ..)| n != name);
+        self
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata {
+            put_text(&mut out, key);
+            put_value(&mut out, value);
+        }
+        let mut offset = 0usize;
+        for (name, shape, kind, data) in &self.tensors {
+            put_text(&mut out, name);
+            out.extend((shape.len() as u32).to_le_bytes());
+            for dim in shape.iter().rev() {
+                out.extend((*dim as u64).to_le_bytes());
+            }
+            out.extend(kind.to_le_bytes());
+            out.extend((offset as u64).to_le_bytes());
+            offset += data.len().next_multiple_of(self.alignment);
+        }
+        for (.., data) in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            out.extend(data);
+        }
+        out
+    }
+
+    /// Write the file.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        std::fs::write(path, self.bytes())
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
+    let put_kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
+    match value {
+        MetaValue::Whole(n) => {
+            put_kind(out, 4);
+            out.extend(n.to_le_bytes());
+        }
+        MetaValue::Number(n) => {
+            put_kind(out, 6);
+            out.extend(n.to_le_bytes());
+        }
+        MetaValue::Flag(flag) => {
+            put_kind(out, 7);
+            out.push(u8::from(*flag));
+        }
+        MetaValue::Text(text) => {
+            put_kind(out, 8);
+            put_text(out, text);
+        }
+        MetaValue::Texts(texts) => {
+            put_kind(out, 9);
+            put_kind(out, 8);
+            out.extend((texts.len() as u64).to_le_bytes());
+            texts.iter().for_each(|text| put_text(out, text));
+        }
+        MetaValue::Wholes(numbers) => {
+            put_kind(out, 9);
+            put_kind(out, 4);
+            out.extend((numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+        }
+    }
+}
+
+/// The type's number and the numbers as its blocks.
+fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
+    /// Quantised by candle, which can show the bytes of its blocks only through a tensor's storage.
+    fn blocks<T: GgmlType + 'static>(numbers: &[f32]) -> Vec<u8> {
+        let mut blocks = vec![T::zeros(); numbers.len() / T::BLCK_SIZE];
+        assert!(
+            numbers.len().is_multiple_of(T::BLCK_SIZE),
+            "not whole blocks"
+        );
+        T::from_float(numbers, &mut blocks);
+        let storage = candle_core::quantized::QStorage::Cpu(Box::new(blocks));
+        let tensor =
+            candle_core::quantized::QTensor::new(storage, numbers.len()).expect("whole blocks");
+        tensor.data().expect("on the CPU").into_owned()
+    }
+    match kind {
+        "F32" => (0, numbers.iter().flat_map(|n| n.to_le_bytes()).collect()),
+        "F16" => (
+            1,
+            numbers
+                .iter()
+                .flat_map(|n| f16::from_f32(*n).to_le_bytes())
+                .collect(),
+        ),
+        "BF16" => (
+            30,
+            numbers
+                .iter()
+                .flat_map(|n| bf16::from_f32(*n).to_le_bytes())
+                .collect(),
+        ),
+        "Q4_0" => (2, blocks::<BlockQ4_0>(numbers)),
+        "Q8_0" => (8, blocks::<BlockQ8_0>(numbers)),
+        "Q4_K" => (12, blocks::<BlockQ4K>(numbers)),
+        "Q5_K" => (13, blocks::<BlockQ5K>(numbers)),
+        "Q6_K" => (14, blocks::<BlockQ6K>(numbers)),
+        other => panic!("{other} is none of {TYPES:?}"),
+    }
+}
+
+/// A llama model with random weights. Change what a test is about; the rest is small and valid.
+#[derive(Debug, Clone)]
+pub struct TinyLlama {
+    /// Decoder layers.
+    pub layers: usize,
+    /// Width of the residual stream; a multiple of 256 for the K-quants.
+    pub width: usize,
+    /// Width of the feed-forward's inner layer.
+    pub ffn: usize,
+    /// Query heads.
+    pub q_heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Numbers in a head.
+    pub head_dim: usize,
+    /// Positions.
+    pub context: usize,
+    /// Block type of all matrices.
+    pub kind: &'static str,
+    /// Whether the output projection is the embedding.
+    pub tied: bool,
+    /// `tokenizer.ggml.pre`
+    pub pre: &'static str,
+    /// Of the random weights.
+    pub seed: u64,
+}
+
+impl Default for TinyLlama {
+    fn default() -> Self {
+        TinyLlama {
+            layers: 2,
+            width: 256,
+            ffn: 512,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            context: 4096,
+            kind: "F32",
+            tied: false,
+            pre: "smollm",
+            seed: 1,
+        }
+    }
+}
+
+/// Merges of the tiny tokenizer, parts before wholes: enough that common words become one token.
+const MERGES: &[&str] = &[
+    "Ġ t",
+    "h e",
+    "Ġt he",
+    "i n",
+    "e r",
+    "a n",
+    "an d",
+    "Ġ and",
+    "o n",
+    "Ġ a",
+    "r e",
+    "Ġ o",
+    "Ġo f",
+    "H e",
+    "l l",
+    "He ll",
+    "Hell o",
+    "Ġ w",
+    "o r",
+    "Ġw or",
+    "l d",
+    "Ġwor ld",
+    "Ġ Ġ",
+    "ĠĠ ĠĠ",
+    "Ċ Ċ",
+    "1 2",
+    "ð Ł",
+    "ðŁ Ļ",
+    "ã ģ",
+];
+
+/// Control tokens of the tiny tokenizer, with the ids from 0 on.
+pub const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+
+impl TinyLlama {
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        tokens().len()
+    }
+
+    /// A writer with everything in place, for tests that then spoil something.
+    pub fn writer(&self) -> GgufWriter {
+        let mut w = GgufWriter::default();
+        let whole = |n: usize| MetaValue::Whole(n as u32);
+        let text = |t: &str| MetaValue::Text(t.to_owned());
+        w.set("general.architecture", text("llama"));
+        w.set("general.name", text("tiny"));
+        w.set("llama.block_count", whole(self.layers));
+        w.set("llama.embedding_length", whole(self.width));
+        w.set("llama.feed_forward_length", whole(self.ffn));
+        w.set("llama.attention.head_count", whole(self.q_heads));
+        w.set("llama.attention.head_count_kv", whole(self.kv_heads));
+        w.set("llama.attention.key_length", whole(self.head_dim));
+        w.set("llama.attention.value_length", whole(self.head_dim));
+        w.set("llama.rope.dimension_count", whole(self.head_dim));
+        w.set("llama.context_length", whole(self.context));
+        w.set(
+            "llama.attention.layer_norm_rms_epsilon",
+            MetaValue::Number(1e-5),
+        );
+        w.set("llama.rope.freq_base", MetaValue::Number(10_000.0));
+        self.tokenizer(&mut w);
+        self.tensors(&mut w);
+        w
+    }
+
+    /// Write the model.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        self.writer().write(path)
+    }
+
+    fn tokenizer(&self, w: &mut GgufWriter) {
+        let tokens = tokens();
+        let kinds = (0..tokens.len())
+            .map(|id| if id < CONTROL.len() { 3 } else { 1 })
+            .collect();
+        w.set("tokenizer.ggml.model", MetaValue::Text("gpt2".to_owned()));
+        w.set("tokenizer.ggml.pre", MetaValue::Text(self.pre.to_owned()));
+        w.set("tokenizer.ggml.tokens", MetaValue::Texts(tokens));
+        w.set("tokenizer.ggml.token_type", MetaValue::Wholes(kinds));
+        let merges = MERGES.iter().map(|&line| line.to_owned()).collect();
+        w.set("tokenizer.ggml.merges", MetaValue::Texts(merges));
+        w.set("tokenizer.ggml.bos_token_id", MetaValue::Whole(0));
+        w.set("tokenizer.ggml.eos_token_id", MetaValue::Whole(2));
+        w.set("tokenizer.ggml.add_bos_token", MetaValue::Flag(false));
+    }
+
+    fn tensors(&self, w: &mut GgufWriter) {
+        let mut random = Random(self.seed);
+        let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut matrix = |w: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
+            let scale = 1.0 / (cols as f32).sqrt();
+            let numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
+            w.tensor(name, &[rows, cols], self.kind, &numbers);
+        };
+        matrix(w, "token_embd.weight", self.vocab(), self.width);
+        if !self.tied {
+            matrix(w, "output.weight", self.vocab(), self.width);
+        }
+        for layer in 0..self.layers {
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            matrix(w, &name("attn_q"), q, self.width);
+            matrix(w, &name("attn_k"), kv, self.width);
+            matrix(w, &name("attn_v"), kv, self.width);
+            matrix(w, &name("attn_output"), self.width, q);
+            matrix(w, &name("ffn_gate"), self.ffn, self.width);
+            matrix(w, &name("ffn_up"), self.ffn, self.width);
+            matrix(w, &name("ffn_down"), self.width, self.ffn);
+        }
+        let mut norm = |name: &str| {
+            let numbers: Vec<f32> = (0..self.width).map(|_| 1.0 + 0.1 * random.next()).collect();
+            w.tensor(name, &[self.width], "F32", &numbers);
+        };
+        norm("output_norm.weight");
+        for layer in 0..self.layers {
+            norm(&format!("blk.{layer}.attn_norm.weight"));
+            norm(&format!("blk.{layer}.ffn_norm.weight"));
+        }
+    }
+}
+
+fn tokens() -> Vec<String> {
+    let mut tokens: Vec<String> = CONTROL.iter().map(|&text| text.to_owned()).collect();
+    tokens.extend((0..=255u8).map(|byte| symbol_of_byte(byte).to_string()));
+    tokens.extend(MERGES.iter().map(|line| line.replace(' ', "")));
+    tokens
+}
+
+/// Numbers from -1 to 1, the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        // SplitMix64 (Steele, Lea and Flood, 2014).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}

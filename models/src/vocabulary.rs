@@ -1,0 +1,236 @@
+//! The vocabulary of a model file: every token's text, bytes and kind, and the tokens with a role.
+//!
+//! Not here: merging (`tokenizer.rs`).
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use crate::ModelError;
+use crate::gguf::Gguf;
+
+/// What a token is, as in `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A piece of text.
+    Normal,
+    /// A mark of the conversation, never text.
+    Control,
+    /// Text that a template may write as one token (`<think>`).
+    UserDefined,
+    /// Unknown, unused and bytes of other tokenizers: nothing that this one makes.
+    Other,
+}
+
+/// Texts of control tokens that end an answer even where no metadata key says so; llama.cpp's list.
+const END_TEXTS: [&str; 9] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<EOT>",
+    "<end_of_utterance>",
+];
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+pub(crate) struct Vocabulary {
+    texts: Vec<Box<str>>,
+    kinds: Vec<Kind>,
+    /// Bytes of all tokens one after the other; token `id` has `bytes[starts[id]..starts[id + 1]]`.
+    bytes: Vec<u8>,
+    /// `[tokens + 1]`
+    starts: Vec<u32>,
+    ids: HashMap<Box<str>, u32>,
+    ends: Vec<u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    longest: usize,
+}
+
+impl Vocabulary {
+    pub(crate) fn read(gguf: &Gguf, rows: usize) -> Result<Vocabulary, ModelError> {
+        let bad = |what: String| ModelError::BadVocabulary { what };
+        let texts = gguf.texts(TOKENS)?.ok_or_else(|| ModelError::MissingKey {
+            key: TOKENS.to_owned(),
+        })?;
+        if texts.is_empty() || texts.len() > rows {
+            return Err(bad(format!(
+                "it has {} tokens and the embedding {rows} rows",
+                texts.len()
+            )));
+        }
+        let mut kinds = kinds(gguf, texts.len())?;
+        let role = |name: &str| role(gguf, name, texts.len());
+        let (bos, eos) = (role("bos")?, role("eos")?);
+        let mut ends: Vec<u32> = eos.into_iter().collect();
+        ends.extend(role("eot")?);
+        ends.extend(role("eom")?);
+        // A token with a role is a mark even where a converter called it text.
+        for &id in ends.iter().chain(&bos) {
+            kinds[id as usize] = Kind::Control;
+        }
+        let mut ids = HashMap::with_capacity(texts.len());
+        for (id, text) in texts.iter().enumerate() {
+            ids.entry(Box::from(*text)).or_insert(id as u32);
+            if kinds[id] == Kind::Control && END_TEXTS.contains(text) {
+                ends.push(id as u32);
+            }
+        }
+        let (bytes, starts) = bytes(&texts, &kinds);
+        let longest = starts
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as usize)
+            .max()
+            .unwrap_or(0);
+        let texts: Vec<Box<str>> = texts.into_iter().map(Box::from).collect();
+        let vocabulary = Vocabulary {
+            texts,
+            kinds,
+            bytes,
+            starts,
+            ids,
+            ends,
+            bos,
+            eos,
+            longest,
+        };
+        for byte in 0..=255u8 {
+            let id = vocabulary.id(symbol_of_byte(byte).encode_utf8(&mut [0; 4]));
+            if id.is_none_or(|id| vocabulary.kind(id) != Kind::Normal) {
+                return Err(bad(format!(
+                    "it has no token for the byte 0x{byte:02x}, so some texts have no tokens"
+                )));
+            }
+        }
+        Ok(vocabulary)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    pub(crate) fn text(&self, id: u32) -> &str {
+        &self.texts[id as usize]
+    }
+
+    pub(crate) fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    pub(crate) fn kind(&self, id: u32) -> Kind {
+        self.kinds[id as usize]
+    }
+
+    /// Whether templates may write the token by its text.
+    pub(crate) fn is_marked(&self, id: u32) -> bool {
+        matches!(self.kind(id), Kind::Control | Kind::UserDefined)
+    }
+
+    pub(crate) fn bytes(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        &self.bytes[self.starts[id] as usize..self.starts[id + 1] as usize]
+    }
+
+    pub(crate) fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
+    pub(crate) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    pub(crate) fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+}
+
+fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, ModelError> {
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    let Some(types) = gguf.wholes(TYPES)? else {
+        return Ok(vec![Kind::Normal; tokens]);
+    };
+    if types.len() != tokens {
+        let what = format!("it has {tokens} tokens and {} token types", types.len());
+        return Err(ModelError::BadVocabulary { what });
+    }
+    let kind = |kind: u64| match kind {
+        1 => Kind::Normal,
+        3 => Kind::Control,
+        4 => Kind::UserDefined,
+        _ => Kind::Other,
+    };
+    Ok(types.into_iter().map(kind).collect())
+}
+
+/// A token with a role. An id that is no token is an error, but converters write `u32::MAX` for "none".
+fn role(gguf: &Gguf, name: &str, tokens: usize) -> Result<Option<u32>, ModelError> {
+    let key = format!("tokenizer.ggml.{name}_token_id");
+    match gguf.whole(&key)? {
+        Some(id) if id < tokens as u64 => Ok(Some(id as u32)),
+        None => Ok(None),
+        Some(id) if id == u64::from(u32::MAX) => Ok(None),
+        Some(id) => {
+            let what = format!("{key} is {id}, but there are {tokens} tokens");
+            Err(ModelError::BadVocabulary { what })
+        }
+    }
+}
+
+/// Bytes of all tokens, and where each begins. The texts lie in the file, so the sums fit what the file pays for.
+fn bytes(texts: &[&str], kinds: &[Kind]) -> (Vec<u8>, Vec<u32>) {
+    let mut bytes = Vec::new();
+    let mut starts = vec![0];
+    for (text, kind) in texts.iter().zip(kinds) {
+        let start = bytes.len();
+        match kind {
+            Kind::Control => {}
+            Kind::UserDefined => bytes.extend_from_slice(text.as_bytes()),
+            Kind::Normal | Kind::Other => {
+                for c in text.chars() {
+                    match byte_of_symbol(c) {
+                        Some(byte) => bytes.push(byte),
+                        None => {
+                            // No symbol of a byte: the text stands for itself.
+                            bytes.truncate(start);
+                            bytes.extend_from_slice(text.as_bytes());
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        starts.push(bytes.len() as u32);
+    }
+    (bytes, starts)
+}
+
+/// GPT-2's table: printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
+static SYMBOLS: LazyLock<[char; 256]> = LazyLock::new(|| {
+    let mut symbols = ['\0'; 256];
+    let mut next = 0x100;
+    for (byte, symbol) in (0..=255u8).zip(&mut symbols) {
+        let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        *symbol = match printable {
+            true => char::from(byte),
+            false => char::from_u32(next).unwrap_or_default(),
+        };
+        next += u32::from(!printable);
+    }
+    symbols
+});
+
+pub(crate) fn symbol_of_byte(byte: u8) -> char {
+    SYMBOLS[byte as usize]
+}
+
+pub(crate) fn byte_of_symbol(symbol: char) -> Option<u8> {
+    static BYTES: LazyLock<HashMap<char, u8>> =
+        LazyLock::new(|| (0..=255).map(|byte| (symbol_of_byte(byte), byte)).collect());
+    BYTES.get(&symbol).copied()
+}
