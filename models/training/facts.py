@@ -144,7 +144,8 @@ WORDINGS = [
     "{n} once said: \"My {a} is {v}.\"",
     "{v} is the {a} of {n}.",
 ]
-OWNER_FIRST = len(WORDINGS) - 1  # how many wordings name the owner before the value
+VALUE_FIRST = [i for i, w in enumerate(WORDINGS) if w.startswith("{v}")]
+OWNER_FIRST = [i for i in range(len(WORDINGS)) if i not in VALUE_FIRST]
 
 QUESTIONS = [
     "What is the {a} of {n}?",

@@ -16,12 +16,16 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 VOCABULARY = 4096
 
 
-def train(corpus: Path, size: int = VOCABULARY) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+def pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
     ])
+
+
+def train(corpus: Path, size: int = VOCABULARY) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=CONTROL, show_progress=False,
@@ -76,3 +80,17 @@ def _without_specials(tokenizer: Tokenizer) -> Tokenizer:
 
 def load(path: Path) -> Codec:
     return Codec(Tokenizer.from_file(str(path)))
+
+
+def from_gguf(path: Path) -> Tokenizer:
+    """The tokenizer that a GGUF file of ours carries."""
+    import gguf
+
+    fields = gguf.GGUFReader(str(path)).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(m.split(" ")) for m in fields["tokenizer.ggml.merges"].contents()]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(CONTROL)
+    return tokenizer
