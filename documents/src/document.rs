@@ -66,6 +66,8 @@ pub struct Document {
     pub skipped_bytes: usize,
     /// How many malformed byte sequences stand in `text` as U+FFFD. Worth a word to the user when it is not zero.
     pub malformed: usize,
+    /// Numbers of the pages that are damaged and hold no text here. Worth a word to the user too.
+    pub unread_pages: Vec<u32>,
 }
 
 impl Document {
@@ -94,16 +96,17 @@ impl Document {
         let source_bytes = bytes.len() as u64;
         let kind = sniff::kind(&shown, &bytes)?;
         if kind == Kind::Pdf {
-            let (text, pages) = pdf::read(&shown, bytes)?;
+            let found = pdf::read(&shown, bytes)?;
             return Ok(Self {
                 name,
                 kind,
-                text,
-                pages,
+                text: found.text,
+                pages: found.pages,
                 encoding: "PDF",
                 source_bytes,
                 skipped_bytes: 0,
                 malformed: 0,
+                unread_pages: found.unread,
             });
         }
         let decoded = text::decode(&shown, bytes)?;
@@ -116,6 +119,7 @@ impl Document {
             source_bytes,
             skipped_bytes: decoded.skipped_bytes,
             malformed: decoded.malformed,
+            unread_pages: Vec::new(),
         })
     }
 

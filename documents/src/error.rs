@@ -145,7 +145,7 @@ pub enum DocumentError {
 
     /// A PDF that takes too long, damaged or made to.
     #[error(
-        "{name} was not read within {seconds} s, so it is probably damaged: repair it, for example with \
+        "{name} made no progress for {seconds} s, so it is probably damaged: repair it, for example with \
          `qpdf in.pdf out.pdf`, or split it, and open the result"
     )]
     PdfTooSlow {

@@ -11,6 +11,8 @@ mod document;
 mod error;
 mod passage;
 mod pdf;
+mod pdf_content;
+mod pdf_layout;
 mod sniff;
 mod text;
 

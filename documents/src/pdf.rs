@@ -1,12 +1,240 @@
 //! PDF to text with pages.
+//!
+//! `pdf-extract` knows fonts and their encodings; around it, this file keeps a hostile or damaged PDF from harming the
+//! program: the work runs on a thread of its own with a large stack, panics end one page, not the reading, a page that
+//! makes no progress ends it with an error, and the amount of text is limited. `pdf_content` cleans each page before it
+//! is drawn, `pdf_layout` puts the drawn glyphs into lines.
 
-use crate::{DocumentError, Page};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use pdf_extract::{Dictionary, Document as Pdf, Error as PdfError, Object, ObjectId, OutputError};
+
+use crate::{DocumentError, Page, pdf_content, pdf_layout};
+
+/// How long loading the file, or one page, may take. A page takes milliseconds; the rest is for slow machines.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The most text of one PDF, in bytes.
+const MAX_TEXT_BYTES: usize = 256 << 20;
+/// Parsers descend once per nested object.
+const STACK_BYTES: usize = 64 << 20;
+const THREAD: &str = "kept-pdf";
+/// Stands between pages, and belongs to the page it ends.
+const BETWEEN_PAGES: &str = "\n\n";
+
+/// The text of a PDF.
+pub(crate) struct PdfText {
+    pub text: String,
+    pub pages: Vec<Page>,
+    /// Numbers of the pages that could not be read; their ranges hold no text.
+    pub unread: Vec<u32>,
+}
+
+/// What the thread tells while it works. Each message is a sign of life.
+enum Progress {
+    Loaded { pages: usize },
+    Page(Result<pdf_layout::PageText, ()>),
+    Failed(Failure),
+}
+
+enum Failure {
+    Encrypted,
+    Broken(String),
+}
 
 /// The text and the pages of a PDF.
-pub(crate) fn read(name: &str, _bytes: Vec<u8>) -> Result<(String, Vec<Page>), DocumentError> {
-    Err(DocumentError::Unsupported {
-        name: name.to_owned(),
-        format: "a PDF",
-        remedy: "save it as plain text and open that",
-    })
+pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError> {
+    let name = || name.to_owned();
+    let broken = |reason: &str| DocumentError::PdfBroken {
+        name: name(),
+        reason: reason.to_owned(),
+    };
+    silence_panics_of_the_thread();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sender, receiver) = mpsc::channel();
+    let stop_reading = stop.clone();
+    thread::Builder::new()
+        .name(THREAD.to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || extract(&bytes, &sender, &stop_reading))
+        .map_err(|source| DocumentError::Read {
+            name: name(),
+            source,
+        })?;
+
+    let mut found = PdfText {
+        text: String::new(),
+        pages: Vec::new(),
+        unread: Vec::new(),
+    };
+    let (mut count, mut letters, mut nameless) = (None, 0, 0);
+    while count != Some(found.pages.len()) {
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(Progress::Loaded { pages }) => count = Some(pages),
+            Ok(Progress::Page(page)) => {
+                let number = found.pages.len() as u32 + 1;
+                let start = found.text.len();
+                if start > 0 || number > 1 {
+                    found.text.push_str(BETWEEN_PAGES);
+                    if let Some(last) = found.pages.last_mut() {
+                        last.range.end = found.text.len();
+                    }
+                }
+                let start = found.text.len();
+                match page {
+                    Ok(page) => {
+                        found.text.push_str(&page.text);
+                        letters += page.letters;
+                        nameless += page.nameless;
+                    }
+                    Err(()) => found.unread.push(number),
+                }
+                if found.text.len() > MAX_TEXT_BYTES {
+                    stop.store(true, Ordering::Relaxed);
+                    return Err(DocumentError::PdfTooMuchText {
+                        name: name(),
+                        limit: MAX_TEXT_BYTES as u64,
+                    });
+                }
+                found.pages.push(Page {
+                    number,
+                    range: start..found.text.len(),
+                });
+            }
+            Ok(Progress::Failed(Failure::Encrypted)) => {
+                return Err(DocumentError::PdfEncrypted { name: name() });
+            }
+            Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(&reason)),
+            // The thread itself cannot be ended; it stops at the next glyph it draws.
+            Err(RecvTimeoutError::Timeout) => {
+                stop.store(true, Ordering::Relaxed);
+                return Err(DocumentError::PdfTooSlow {
+                    name: name(),
+                    seconds: PATIENCE.as_secs(),
+                });
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(broken("its structure makes no sense"));
+            }
+        }
+    }
+
+    let pages = found.pages.len();
+    if pages == 0 {
+        return Err(broken("it has no pages"));
+    }
+    if found.unread.len() == pages {
+        return Err(broken("none of its pages could be read"));
+    }
+    if found.text.trim().is_empty() {
+        return Err(DocumentError::PdfWithoutText {
+            name: name(),
+            pages,
+        });
+    }
+    if nameless * 3 > letters {
+        return Err(DocumentError::PdfUnreadableFonts { name: name() });
+    }
+    Ok(found)
+}
+
+/// Runs on the thread. A panic outside of a page closes the channel, which says enough.
+fn extract(bytes: &[u8], sender: &Sender<Progress>, stop: &AtomicBool) {
+    let mut pdf = match load(bytes) {
+        Ok(pdf) => pdf,
+        Err(failure) => {
+            let _ = sender.send(Progress::Failed(failure));
+            return;
+        }
+    };
+    let pages: Vec<ObjectId> = pdf.page_iter().collect();
+    if sender
+        .send(Progress::Loaded { pages: pages.len() })
+        .is_err()
+    {
+        return;
+    }
+    let most = MAX_TEXT_BYTES;
+    for page in pages {
+        // The file may be left half changed by a panic, but each page is prepared anew.
+        let text = panic::catch_unwind(AssertUnwindSafe(|| read_page(&mut pdf, page, stop, most)));
+        let text = text.ok().flatten().ok_or(());
+        // Nobody listens any more once the reader gave up.
+        if stop.load(Ordering::Relaxed) || sender.send(Progress::Page(text)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Opens the file, and unlocks it where that takes no password.
+fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
+    let fail = |error: PdfError| match error {
+        PdfError::InvalidPassword | PdfError::Decryption(_) => Failure::Encrypted,
+        other => Failure::Broken(reason(&other)),
+    };
+    let mut pdf = Pdf::load_mem(bytes).map_err(fail)?;
+    if pdf.is_encrypted() {
+        pdf.decrypt("").map_err(fail)?;
+    }
+    pdf_content::drop_images_and_bombs(&mut pdf);
+    Ok(pdf)
+}
+
+/// The library's own words, which name bytes and keys, made fit for a sentence.
+fn reason(error: &PdfError) -> String {
+    match error {
+        PdfError::Xref(_) | PdfError::Parse(_) => "its table of contents cannot be read".to_owned(),
+        other => {
+            let words = other.to_string();
+            words
+                .lines()
+                .next()
+                .unwrap_or("unknown reason")
+                .chars()
+                .take(120)
+                .collect()
+        }
+    }
+}
+
+/// The text of one page, `None` if it cannot be read.
+fn read_page(
+    pdf: &mut Pdf,
+    page: ObjectId,
+    stop: &AtomicBool,
+    most: usize,
+) -> Option<pdf_layout::PageText> {
+    pdf_content::clean_page(pdf, page)?;
+    // The library draws whole files or counts all pages for each one: it gets a file of one page instead.
+    let tree = pdf.add_object(Dictionary::from_iter([
+        ("Type", Object::Name(b"Pages".to_vec())),
+        ("Kids", Object::Array(vec![Object::Reference(page)])),
+        ("Count", Object::Integer(1)),
+    ]));
+    pdf.catalog_mut()
+        .ok()?
+        .set("Pages", Object::Reference(tree));
+    let mut layout = pdf_layout::Layout::new(stop, most);
+    let drawn: Result<(), OutputError> = pdf_extract::output_doc(pdf, &mut layout);
+    pdf.objects.remove(&tree);
+    drawn.ok()?;
+    Some(layout.finish())
+}
+
+/// A panic on the thread is an expected answer to a damaged file; its message on the terminal would look like a crash.
+fn silence_panics_of_the_thread() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if thread::current().name() != Some(THREAD) {
+                usual(info);
+            }
+        }));
+    });
 }

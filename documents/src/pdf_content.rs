@@ -1,0 +1,248 @@
+//! Cleans a PDF's pages before they are drawn.
+//!
+//! The drawing library stops at colours, images and states it does not know, overlooks two of the operators that show
+//! text, and follows forms that draw themselves until the stack ends. None of this matters for text, so each content
+//! stream is rewritten to the operators that do, with operands of the right type, and the rest is left out.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
+use pdf_extract::content::{Content, Operation};
+use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
+
+/// The most bytes of one unpacked stream.
+const MAX_STREAM_BYTES: u64 = 32 << 20;
+/// Deflate cannot shrink more than this.
+const DEFLATE_RATIO: u64 = 1032;
+/// The most operators one page may draw, forms within forms included.
+const MAX_OPERATIONS: usize = 5_000_000;
+/// The most forms within forms.
+const MAX_FORMS_DEEP: usize = 16;
+/// The most levels of the page tree.
+const MAX_TREE_DEEP: usize = 64;
+
+/// Empties images, which hold no text, and streams that unpack to more than any font or page needs.
+pub(crate) fn drop_images_and_bombs(pdf: &mut Pdf) {
+    for object in pdf.objects.values_mut() {
+        let Object::Stream(stream) = object else {
+            continue;
+        };
+        if has_name(&stream.dict, b"Subtype", b"Image") || is_bomb(stream) {
+            empty(stream);
+        }
+    }
+}
+
+fn empty(stream: &mut Stream) {
+    stream.dict.remove(b"Filter");
+    stream.set_content(Vec::new());
+}
+
+fn is_bomb(stream: &Stream) -> bool {
+    let filters = stream.filters().unwrap_or_default();
+    let flates = filters
+        .iter()
+        .filter(|f| matches!(*f, &b"FlateDecode" | &b"Fl"))
+        .count();
+    let other = filters.iter().any(|f| {
+        matches!(
+            *f,
+            b"LZWDecode" | b"LZW" | b"BrotliDecode" | b"RunLengthDecode" | b"RL"
+        )
+    });
+    let packed = stream.content.len() as u64;
+    if flates + usize::from(other) > 1 {
+        return true;
+    }
+    if packed * DEFLATE_RATIO <= MAX_STREAM_BYTES || flates == 0 {
+        return packed > MAX_STREAM_BYTES;
+    }
+    let mut unpacked = ZlibDecoder::new(&stream.content[..]).take(MAX_STREAM_BYTES + 1);
+    std::io::copy(&mut unpacked, &mut std::io::sink()).is_ok_and(|n| n > MAX_STREAM_BYTES)
+}
+
+/// Rewrites the content of `page` and of the forms it draws. `None` if the page has no usable dictionary.
+pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<()> {
+    let resources = inherited_resources(pdf, page);
+    let mut content = Vec::new();
+    for id in pdf.get_page_contents(page) {
+        if let Ok(stream) = pdf.get_object(id).and_then(Object::as_stream) {
+            content.extend(unpacked(stream));
+            // Parts of a page may be cut between any two words.
+            content.push(b'\n');
+        }
+        if content.len() as u64 > MAX_STREAM_BYTES {
+            return None;
+        }
+    }
+    let mut cleaner = Cleaner {
+        pdf,
+        forms: HashMap::new(),
+        path: Vec::new(),
+    };
+    let (content, _) = cleaner.clean(&content, &resources)?;
+    let content = pdf.add_object(Stream::new(Dictionary::new(), content));
+    let page = pdf
+        .get_object_mut(page)
+        .and_then(Object::as_dict_mut)
+        .ok()?;
+    page.set("Contents", Object::Reference(content));
+    page.set("Resources", Object::Dictionary(resources));
+    // Only the size of the sheet is asked for, which says nothing about text; a missing one would end the page.
+    page.set(
+        "MediaBox",
+        Object::Array([0, 0, 612, 792].map(Object::Integer).to_vec()),
+    );
+    page.remove(b"ArtBox");
+    Some(())
+}
+
+fn unpacked(stream: &Stream) -> Vec<u8> {
+    stream.decompressed_content().unwrap_or_default()
+}
+
+fn inherited_resources(pdf: &Pdf, page: ObjectId) -> Dictionary {
+    let mut node = pdf.get_dictionary(page).ok();
+    for _ in 0..MAX_TREE_DEEP {
+        let Some(dictionary) = node else { break };
+        if let Ok(resources) = dictionary
+            .get_deref(b"Resources", pdf)
+            .and_then(Object::as_dict)
+        {
+            return resources.clone();
+        }
+        let parent = dictionary.get(b"Parent").and_then(Object::as_reference);
+        node = parent.and_then(|id| pdf.get_dictionary(id)).ok();
+    }
+    Dictionary::new()
+}
+
+fn has_name(dictionary: &Dictionary, key: &[u8], name: &[u8]) -> bool {
+    dictionary
+        .get(key)
+        .and_then(Object::as_name)
+        .is_ok_and(|n| n == name)
+}
+
+struct Cleaner<'a> {
+    pdf: &'a mut Pdf,
+    /// Forms cleaned already, with the number of operators they draw.
+    forms: HashMap<ObjectId, usize>,
+    /// The forms being cleaned, outermost first.
+    path: Vec<ObjectId>,
+}
+
+impl Cleaner<'_> {
+    /// The cleaned stream and the number of operators it draws; `None` if there are too many.
+    fn clean(&mut self, content: &[u8], resources: &Dictionary) -> Option<(Vec<u8>, usize)> {
+        let operations = Content::decode(content).ok()?.operations;
+        let mut kept = Vec::with_capacity(operations.len());
+        let mut cost = 0_usize;
+        // Showing text without a font would end the page. The font is part of the state that q saves and Q restores.
+        let (mut has_font, mut saved) = (false, Vec::new());
+        for operation in operations {
+            let Operation { operator, operands } = operation;
+            let is_shown = has_font;
+            match (operator.as_str(), &operands[..]) {
+                ("q", _) => saved.push(has_font),
+                ("Q", _) => has_font = saved.pop().unwrap_or(has_font),
+                ("BT" | "ET" | "T*", _) => {}
+                ("cm" | "Tm", o) if are_numbers(o, 6) => {}
+                ("Td" | "TD", o) if are_numbers(o, 2) => {}
+                ("Tc" | "Tw" | "Tz" | "TL" | "Ts", o) if are_numbers(o, 1) => {}
+                ("Tf", [Object::Name(name), size])
+                    if is_number(size) && self.is_font(resources, name) =>
+                {
+                    has_font = true;
+                }
+                ("Tj", [Object::String(..)]) | ("TJ", [Object::Array(_)]) if is_shown => {}
+                ("'", [text @ Object::String(..)]) if is_shown => {
+                    kept.push(Operation::new("T*", vec![]));
+                    kept.push(Operation::new("Tj", vec![text.clone()]));
+                    continue;
+                }
+                ("\"", [word, letter, text @ Object::String(..)])
+                    if is_shown && is_number(word) && is_number(letter) =>
+                {
+                    kept.push(Operation::new("Tw", vec![word.clone()]));
+                    kept.push(Operation::new("Tc", vec![letter.clone()]));
+                    kept.push(Operation::new("T*", vec![]));
+                    kept.push(Operation::new("Tj", vec![text.clone()]));
+                    continue;
+                }
+                ("Do", [Object::Name(name)]) => match self.form(resources, name) {
+                    Some(form) => cost = cost.saturating_add(form),
+                    None => continue,
+                },
+                _ => continue,
+            }
+            kept.push(Operation { operator, operands });
+        }
+        cost = cost.saturating_add(kept.len());
+        if cost > MAX_OPERATIONS {
+            return None;
+        }
+        Some((Content { operations: kept }.encode().ok()?, cost))
+    }
+
+    fn is_font(&self, resources: &Dictionary, name: &[u8]) -> bool {
+        let fonts = resources
+            .get_deref(b"Font", self.pdf)
+            .and_then(Object::as_dict);
+        fonts.is_ok_and(|fonts| {
+            fonts
+                .get_deref(name, self.pdf)
+                .and_then(Object::as_dict)
+                .is_ok()
+        })
+    }
+
+    /// Cleans the form called `name` once, and gives the number of operators it draws; `None` if it cannot be drawn.
+    fn form(&mut self, resources: &Dictionary, name: &[u8]) -> Option<usize> {
+        let objects = resources
+            .get_deref(b"XObject", self.pdf)
+            .and_then(Object::as_dict)
+            .ok()?;
+        let id = objects.get(name).and_then(Object::as_reference).ok()?;
+        if let Some(cost) = self.forms.get(&id) {
+            return Some(*cost);
+        }
+        if self.path.contains(&id) || self.path.len() >= MAX_FORMS_DEEP {
+            return None;
+        }
+        let stream = self.pdf.get_object(id).and_then(Object::as_stream).ok()?;
+        if !has_name(&stream.dict, b"Subtype", b"Form") {
+            return None;
+        }
+        let content = unpacked(stream);
+        let own = stream
+            .dict
+            .get_deref(b"Resources", self.pdf)
+            .and_then(Object::as_dict);
+        let resources = own.unwrap_or(resources).clone();
+
+        self.path.push(id);
+        let cleaned = self.clean(&content, &resources);
+        self.path.pop();
+        let (content, cost) = cleaned?;
+        // Its own resources from now on, lest another page lend it some that lead back to it.
+        let dictionary = Dictionary::from_iter([
+            ("Subtype", Object::Name(b"Form".to_vec())),
+            ("Resources", Object::Dictionary(resources)),
+        ]);
+        self.pdf
+            .objects
+            .insert(id, Object::Stream(Stream::new(dictionary, content)));
+        self.forms.insert(id, cost);
+        Some(cost)
+    }
+}
+
+fn is_number(object: &Object) -> bool {
+    matches!(object, Object::Integer(_) | Object::Real(_))
+}
+
+fn are_numbers(operands: &[Object], count: usize) -> bool {
+    operands.len() == count && operands.iter().all(is_number)
+}

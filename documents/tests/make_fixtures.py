@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Makes documents/tests/fixtures: small text files in many encodings and PDFs of many kinds.
+
+Run rarely, by hand; the results are committed:
+    pip install reportlab pypdf cryptography pillow
+    python documents/tests/make_fixtures.py
+
+Fonts are DejaVu (found by reportlab where the system keeps its fonts). All sentences are our own.
+"""
+
+import io
+import pathlib
+import zlib
+
+from PIL import Image
+from pypdf import PdfReader, PdfWriter
+from reportlab.lib.pagesizes import A5
+from reportlab.lib.styles import ParagraphStyle
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.pdfgen import canvas
+from reportlab.platypus import BaseDocTemplate, Frame, PageTemplate, Paragraph
+
+HERE = pathlib.Path(__file__).parent / "fixtures"
+
+TEXTS = {
+    "english": ["The keeper of the archive counts every page twice.", "She writes the number in the margin."],
+    "french": ["L’été dernier, la gardienne a relié les cahiers à la main.", "C’était très soigné, déjà un chef-d’œuvre."],
+    "german": ["Die Wärterin zählt jede Seite zweimal.", "Übung macht müde, sagt sie, und schließt die Tür."],
+    "russian": ["Хранительница считает каждую страницу дважды.", "Потом она закрывает тяжёлую дверь архива."],
+    "japanese": ["司書は毎日すべてのページを二回数えます。", "それから重い扉を静かに閉めて、家に帰ります。"],
+    "chinese": ["管理员每天把每一页都数两遍。", "然后她轻轻关上沉重的大门，慢慢走回家。"],
+}
+
+# name, language, codec, byte-order mark
+ENCODED = [
+    ("utf8.txt", "russian", "utf-8", b""),
+    ("utf8-mark.txt", "german", "utf-8", b"\xef\xbb\xbf"),
+    ("utf16le-mark.txt", "russian", "utf-16-le", b"\xff\xfe"),
+    ("utf16be-mark.txt", "japanese", "utf-16-be", b"\xfe\xff"),
+    ("utf16le.txt", "german", "utf-16-le", b""),
+    ("utf16be.txt", "chinese", "utf-16-be", b""),
+    ("utf32le-mark.txt", "french", "utf-32-le", b"\xff\xfe\0\0"),
+    ("latin1.txt", "german", "latin-1", b""),
+    ("windows-1252.txt", "french", "windows-1252", b""),
+    ("windows-1251.txt", "russian", "windows-1251", b""),
+    ("koi8-r.txt", "russian", "koi8-r", b""),
+    ("shift-jis.txt", "japanese", "shift-jis", b""),
+    ("euc-jp.txt", "japanese", "euc-jp", b""),
+    ("iso-2022-jp.txt", "japanese", "iso-2022-jp", b""),
+    ("gb18030.txt", "chinese", "gb18030", b""),
+]
+
+
+def texts():
+    for language, lines in TEXTS.items():
+        (HERE / f"{language}.expected").write_bytes("\n".join(lines * 4).encode() + b"\n")
+    for name, language, codec, mark in ENCODED:
+        (HERE / name).write_bytes(mark + ("\n".join(TEXTS[language] * 4) + "\n").encode(codec))
+
+
+def objects_to_pdf(objects, root=1):
+    """A PDF of hand-written objects: number -> bytes."""
+    out = bytearray(b"%PDF-1.7\n")
+    places = {}
+    for number, body in objects.items():
+        places[number] = len(out)
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    table = len(out)
+    size = max(objects) + 1
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % size
+    for number in range(1, size):
+        out += b"%010d 00000 n \n" % places[number] if number in places else b"0000000000 65535 f \n"
+    out += b"trailer << /Size %d /Root %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, root, table)
+    return bytes(out)
+
+
+def stream(content, extra=b"", packed=False, length=None):
+    if packed:
+        content, extra = zlib.compress(content), extra + b" /Filter /FlateDecode"
+    length = len(content) if length is None else length
+    return b"<< /Length %d %s >>\nstream\n%s\nendstream" % (length, extra, content)
+
+
+HELVETICA = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
+
+
+def one_page(content, resources=b"<< /Font << /F1 5 0 R >> >>", more=None, **kwargs):
+    return {
+        1: b"<< /Type /Catalog /Pages 2 0 R >>",
+        2: b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        3: b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 420 595] /Contents 4 0 R /Resources %s >>" % resources,
+        4: stream(content, **kwargs),
+        5: HELVETICA,
+        **(more or {}),
+    }
+
+
+def hand_written():
+    simple = b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET"
+    files = {
+        # As TeX writes: no space characters, only gaps, and kerning inside words.
+        "gaps.pdf": one_page(
+            b"BT /F1 12 Tf 50 500 Td [(The)-333(k)15(eeper)-280(w)20(aits)-400(f)10(or)-250(A)70(V)80(A.)] TJ"
+            b" 0 -14 Td [(She)-333(reads)-333(on.)] TJ ET"
+        ),
+        # The two operators that show a line and move, and text in a form.
+        "operators.pdf": one_page(
+            b"BT /F1 12 Tf 14 TL 50 500 Td (First line) Tj (Second line) ' 2 0.5 (Third line) \" ET /X1 Do",
+            b"<< /Font << /F1 5 0 R >> /XObject << /X1 6 0 R >> >>",
+            {6: stream(b"BT /F1 12 Tf 50 300 Td (Inside a form) Tj ET", b"/Type /XObject /Subtype /Form /BBox [0 0 9 9]")},
+        ),
+        # What the drawing library does not know must not cost the page: colour spaces, states, an image.
+        "odd-colours.pdf": one_page(
+            b"/Unknown cs 0.5 scn /Missing gs 1 0 0 /Nope SCN BI /W 1 /H 1 /BPC 8 /CS /G ID x EI " + simple
+        ),
+        "self-drawing-form.pdf": one_page(
+            simple + b" /X1 Do",
+            b"<< /Font << /F1 5 0 R >> /XObject << /X1 6 0 R >> >>",
+            {6: stream(b"/X1 Do /X1 Do", b"/Type /XObject /Subtype /Form /BBox [0 0 9 9]")},
+        ),
+        "no-font.pdf": one_page(b"BT 50 500 Td (lost) Tj /F9 12 Tf (lost too) Tj /F1 12 Tf (Found again.) Tj ET"),
+        "zero-pages.pdf": {
+            1: b"<< /Type /Catalog /Pages 2 0 R >>",
+            2: b"<< /Type /Pages /Kids [] /Count 0 >>",
+        },
+        "recursive-pages.pdf": {
+            1: b"<< /Type /Catalog /Pages 2 0 R >>",
+            2: b"<< /Type /Pages /Kids [3 0 R 2 0 R] /Count 2 /Parent 3 0 R >>",
+            3: b"<< /Type /Pages /Kids [2 0 R 3 0 R] /Count 2 /Parent 2 0 R >>",
+        },
+        "recursive-parents.pdf": {
+            **one_page(simple),
+            2: b"<< /Type /Pages /Kids [3 0 R] /Count 1 /Parent 6 0 R >>",
+            3: b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R >>",
+            6: b"<< /Type /Pages /Kids [2 0 R] /Count 1 /Parent 2 0 R >>",
+        },
+        "huge-length.pdf": one_page(simple, length=4_000_000_000),
+        "negative-length.pdf": one_page(simple, length=-7),
+        "bomb.pdf": one_page(b"q " * 18_000_000, packed=True),
+        "deep.pdf": {**one_page(simple), 6: b"[" * 5_000 + b"]" * 5_000},
+    }
+    for name, objects in files.items():
+        (HERE / name).write_bytes(objects_to_pdf(objects))
+    (HERE / "garbage.pdf").write_bytes(b"%PDF-1.7\n" + bytes((i * i * 31 + i // 7) % 251 for i in range(2000)))
+
+
+def drawn():
+    for name in ("DejaVuSans", "DejaVuSerif"):
+        pdfmetrics.registerFont(TTFont(name, f"{name}.ttf"))
+
+    def paper(name):
+        return canvas.Canvas(str(HERE / name), pagesize=A5, invariant=1, pageCompression=1)
+
+    page = paper("plain.pdf")
+    page.setFont("Helvetica", 12)
+    for i, line in enumerate(TEXTS["english"]):
+        page.drawString(50, 500 - 15 * i, line)
+    page.save()
+
+    page = paper("pages.pdf")
+    for font, language in [("Helvetica", "english"), ("Times-Roman", "french"), ("Courier", "german")]:
+        page.setFont(font, 11)
+        for i, line in enumerate(TEXTS[language]):
+            page.drawString(40, 500 - 14 * i, line)
+        page.showPage()
+    page.save()
+
+    page = paper("unicode.pdf")
+    page.setFont("DejaVuSans", 12)
+    lines = TEXTS["russian"] + ["Ο φύλακας μετρά κάθε σελίδα.", "E\ufb03cient \ufb01les \ufb02ow through the o\ufb00ice.", "x² ≤ 3 €"]
+    for i, line in enumerate(lines):
+        page.drawString(30, 500 - 16 * i, line)
+    page.save()
+
+    # Two justified columns with a hyphenated word.
+    style = ParagraphStyle("column", fontName="DejaVuSerif", fontSize=9, leading=12, alignment=4, spaceAfter=8)
+    left = (
+        "In the left column the keeper describes how the archive was built: slowly, by hand, and with an extra"
+        "or\u00addi\u00adnary patience that nobody had asked for. Every shelf was measured twice."
+    )
+    right = "The right column follows it. Here the story goes on, in lines that are stretched to both margins, until the end."
+    document = BaseDocTemplate(str(HERE / "columns.pdf"), pagesize=A5, invariant=1)
+    frames = [Frame(30, 420, 165, 140, id="left"), Frame(220, 420, 165, 140, id="right")]
+    document.addPageTemplates([PageTemplate(id="two", frames=frames)])
+    from reportlab.platypus import FrameBreak
+
+    document.build([Paragraph(left, style), FrameBreak(), Paragraph(right, style)])
+
+    page = paper("table.pdf")
+    page.setFont("Helvetica", 10)
+    for i, row in enumerate([("Year", "Volumes", "Pages"), ("1901", "12", "3400"), ("1902", "15", "4100")]):
+        for j, cell in enumerate(row):
+            page.drawString(40 + 110 * j, 500 - 14 * i, cell)
+    page.save()
+
+    image = Image.new("L", (40, 40), 200)
+    page = paper("scanned.pdf")
+    for _ in range(2):
+        page.drawInlineImage(image, 50, 300, 200, 200)
+        page.showPage()
+    page.save()
+
+
+def locked():
+    for name, password, algorithm in [
+        ("password.pdf", "open sesame", "AES-256"),
+        ("password-rc4.pdf", "open sesame", "RC4-128"),
+        ("empty-password-rc4.pdf", "", "RC4-128"),
+        ("empty-password-aes128.pdf", "", "AES-128"),
+        ("empty-password-aes256.pdf", "", "AES-256"),
+    ]:
+        writer = PdfWriter(clone_from=PdfReader(HERE / "plain.pdf"))
+        writer.encrypt(user_password=password, owner_password="the owner's", algorithm=algorithm)
+        buffer = io.BytesIO()
+        writer.write(buffer)
+        (HERE / name).write_bytes(buffer.getvalue())
+
+
+def others():
+    Image.new("L", (4, 4), 9).save(HERE / "picture.png")
+    import zipfile
+
+    for name, entry in [("word.docx", "word/document.xml"), ("archive.zip", "notes.txt")]:
+        with zipfile.ZipFile(HERE / name, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(entry), "nothing")
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    texts()
+    drawn()
+    hand_written()
+    locked()
+    others()
+    print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")

@@ -1,0 +1,235 @@
+//! PDFs: the text and pages of sound ones, one sentence about every other, and no panic or hang for any.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kept_documents::{Document, DocumentError};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+fn open(name: &str) -> Document {
+    let document = Document::open(&fixture(name)).unwrap_or_else(|e| panic!("{e}"));
+    check(&document);
+    document
+}
+
+/// Pages tile the text in order, on character boundaries.
+fn check(document: &Document) {
+    let mut end = 0;
+    for (i, page) in document.pages.iter().enumerate() {
+        assert_eq!(page.number as usize, i + 1);
+        assert_eq!(page.range.start, end);
+        assert!(document.text.get(page.range.clone()).is_some());
+        for byte in page.range.clone() {
+            assert_eq!(document.page_of(byte), Some(page.number));
+        }
+        end = page.range.end;
+    }
+    assert_eq!(end, document.text.len());
+    assert_eq!(document.page_of(end), None);
+}
+
+const PLAIN: &str =
+    "The keeper of the archive counts every page twice.\nShe writes the number in the margin.";
+
+#[test]
+fn one_page() {
+    assert_eq!(open("plain.pdf").text, PLAIN);
+}
+
+#[test]
+fn pages_are_where_they_are() {
+    let document = open("pages.pdf");
+    assert_eq!(document.pages.len(), 3);
+    assert!(document.unread_pages.is_empty());
+    let page = |i: usize| document.excerpt(document.pages[i].range.clone());
+    assert_eq!(page(0), format!("{PLAIN}\n\n"));
+    assert_eq!(
+        page(1),
+        "L’été dernier, la gardienne a relié les cahiers à la main.\nC’était très soigné, déjà un chef-d’œuvre.\n\n"
+    );
+    assert_eq!(
+        page(2),
+        "Die Wärterin zählt jede Seite zweimal.\nÜbung macht müde, sagt sie, und schließt die Tür."
+    );
+    let byte = document.text.find("soigné").unwrap();
+    assert_eq!(document.page_of(byte), Some(2));
+    assert_eq!(
+        &document.text[document.passage_at(byte)],
+        "C’était très soigné, déjà un chef-d’œuvre."
+    );
+}
+
+#[test]
+fn unicode_and_ligatures() {
+    let text = open("unicode.pdf").text;
+    for line in [
+        "Потом она закрывает тяжёлую дверь архива.",
+        "Ο φύλακας μετρά κάθε σελίδα.",
+        "Efficient files flow through the office.",
+        "x² ≤ 3 €",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line:?} in {text:?}");
+    }
+}
+
+#[test]
+fn words_are_apart_where_only_gaps_tell() {
+    assert_eq!(
+        open("gaps.pdf").text,
+        "The keeper waits for AVA.\nShe reads on."
+    );
+}
+
+#[test]
+fn columns_are_read_one_after_the_other() {
+    let document = open("columns.pdf");
+    let words = document
+        .text
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let left = words
+        .find("In the left column the keeper describes how the archive was built: slowly, by hand")
+        .unwrap();
+    let right = words.find("The right column follows it. Here the story goes on, in lines that are stretched to both margins").unwrap();
+    assert!(left < words.find("Every shelf was measured twice.").unwrap());
+    assert!(words.find("Every shelf").unwrap() < right, "{words}");
+}
+
+#[test]
+fn cells_of_a_table_are_apart() {
+    assert_eq!(
+        open("table.pdf").text,
+        "Year\tVolumes\tPages\n1901\t12\t3400\n1902\t15\t4100"
+    );
+}
+
+#[test]
+fn every_operator_that_shows_text() {
+    let text = open("operators.pdf").text;
+    let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+    assert_eq!(
+        lines,
+        ["First line", "Second line", "Third line", "Inside a form"]
+    );
+}
+
+#[test]
+fn what_does_not_matter_for_text_does_not_cost_it() {
+    for name in [
+        "odd-colours.pdf",
+        "self-drawing-form.pdf",
+        "huge-length.pdf",
+        "negative-length.pdf",
+        "deep.pdf",
+    ] {
+        assert_eq!(open(name).text, "A single honest sentence.", "{name}");
+    }
+    assert_eq!(open("no-font.pdf").text, "Found again.");
+}
+
+#[test]
+fn an_empty_password_needs_no_asking() {
+    for name in [
+        "empty-password-rc4.pdf",
+        "empty-password-aes128.pdf",
+        "empty-password-aes256.pdf",
+    ] {
+        assert_eq!(open(name).text, PLAIN, "{name}");
+    }
+}
+
+#[test]
+fn each_fault_is_named() {
+    let error = |name: &str| Document::open(&fixture(name)).unwrap_err();
+    for name in ["password.pdf", "password-rc4.pdf"] {
+        assert!(
+            matches!(error(name), DocumentError::PdfEncrypted { .. }),
+            "{}",
+            error(name)
+        );
+    }
+    let scanned = error("scanned.pdf");
+    assert!(
+        matches!(scanned, DocumentError::PdfWithoutText { pages: 2, .. }),
+        "{scanned}"
+    );
+    assert!(scanned.to_string().contains("2 pages") && scanned.to_string().contains("ocrmypdf"));
+    for name in [
+        "garbage.pdf",
+        "zero-pages.pdf",
+        "recursive-pages.pdf",
+        "bomb.pdf",
+    ] {
+        assert!(
+            matches!(
+                error(name),
+                DocumentError::PdfBroken { .. } | DocumentError::PdfWithoutText { .. }
+            ),
+            "{}",
+            error(name)
+        );
+    }
+    // Its page has no fonts to show text with, since the tree leads in circles.
+    assert!(Document::open(&fixture("recursive-parents.pdf")).is_err());
+    let named = Document::from_bytes("a.pdf", b"only words".to_vec());
+    assert!(
+        named.is_err(),
+        "a file that is no PDF must not pass for one"
+    );
+}
+
+#[test]
+fn truncated_anywhere() {
+    for name in ["plain.pdf", "pages.pdf", "empty-password-aes256.pdf"] {
+        let bytes = fs::read(fixture(name)).unwrap();
+        for cut in (0..bytes.len()).step_by(1 + bytes.len() / 40) {
+            if let Ok(document) = Document::from_bytes(name, bytes[..cut].to_vec()) {
+                check(&document);
+            }
+        }
+    }
+}
+
+#[test]
+fn flipped_bytes_never_panic_or_hang() {
+    let mut state = 1_u64;
+    let mut random = |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut opened = 0;
+    for name in [
+        "plain.pdf",
+        "pages.pdf",
+        "unicode.pdf",
+        "operators.pdf",
+        "gaps.pdf",
+        "empty-password-rc4.pdf",
+        "table.pdf",
+    ] {
+        let whole = fs::read(fixture(name)).unwrap();
+        for _ in 0..60 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + random(6) {
+                let at = random(bytes.len());
+                bytes[at] ^= 1 << random(8);
+            }
+            match Document::from_bytes(name, bytes) {
+                Ok(document) => {
+                    check(&document);
+                    opened += 1;
+                }
+                Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+            }
+        }
+    }
+    println!("{opened} of 420 still opened");
+}

@@ -1,0 +1,209 @@
+//! Text files: encodings, offsets, and the sentences said about files that are no text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use kept_documents::{Document, DocumentError, Kind, MAX_SOURCE_BYTES};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+fn from(name: &str, bytes: &[u8]) -> Result<Document, DocumentError> {
+    Document::from_bytes(name, bytes.to_vec())
+}
+
+fn said(result: Result<Document, DocumentError>) -> String {
+    result.expect_err("this file must not open").to_string()
+}
+
+#[test]
+fn every_encoding_gives_the_same_text() {
+    for (name, language, encoding, mark) in [
+        ("utf8.txt", "russian", "UTF-8", 0),
+        ("utf8-mark.txt", "german", "UTF-8", 3),
+        ("utf16le-mark.txt", "russian", "UTF-16LE", 2),
+        ("utf16be-mark.txt", "japanese", "UTF-16BE", 2),
+        ("utf16le.txt", "german", "UTF-16LE", 0),
+        ("utf16be.txt", "chinese", "UTF-16BE", 0),
+        ("utf32le-mark.txt", "french", "UTF-32LE", 4),
+        ("latin1.txt", "german", "windows-1252", 0),
+        ("windows-1252.txt", "french", "windows-1252", 0),
+        ("windows-1251.txt", "russian", "windows-1251", 0),
+        ("koi8-r.txt", "russian", "KOI8-U", 0),
+        ("shift-jis.txt", "japanese", "Shift_JIS", 0),
+        ("euc-jp.txt", "japanese", "EUC-JP", 0),
+        ("iso-2022-jp.txt", "japanese", "ISO-2022-JP", 0),
+        ("gb18030.txt", "chinese", "GBK", 0),
+    ] {
+        let document = Document::open(&fixture(name)).unwrap();
+        let expected = fs::read_to_string(fixture(&format!("{language}.expected"))).unwrap();
+        assert_eq!(
+            document.text, expected,
+            "{name} read as {}",
+            document.encoding
+        );
+        assert_eq!(document.encoding, encoding, "{name}");
+        assert_eq!(document.skipped_bytes, mark, "{name}");
+        assert_eq!(document.malformed, 0, "{name}");
+        assert_eq!(
+            document.source_bytes,
+            fs::metadata(fixture(name)).unwrap().len()
+        );
+        assert_eq!(document.name, name);
+        assert!(document.pages.is_empty() && document.page_of(0).is_none());
+    }
+}
+
+#[test]
+fn utf8_offsets_are_file_offsets() {
+    let bytes = "\u{feff}one\r\ntwo\r\n\x0cthrée\n".as_bytes();
+    let document = from("a.txt", bytes).unwrap();
+    assert_eq!(document.text.as_bytes(), &bytes[document.skipped_bytes..]);
+    assert_eq!(document.text, "one\r\ntwo\r\n\x0cthrée\n");
+}
+
+#[test]
+fn a_few_broken_bytes_do_not_turn_utf8_into_something_else() {
+    let mut bytes = "Été après été, l’île reste là, près de la forêt. "
+        .repeat(5)
+        .into_bytes();
+    bytes.insert(30, 0xff);
+    let document = from("a.txt", &bytes).unwrap();
+    assert_eq!((document.encoding, document.malformed), ("UTF-8", 1));
+    let cut = "Un été".as_bytes();
+    let document = from("a.txt", &cut[..cut.len() - 1]).unwrap();
+    assert_eq!(
+        (document.encoding, document.text.as_str()),
+        ("UTF-8", "Un ét\u{fffd}")
+    );
+}
+
+#[test]
+fn the_ending_gives_the_kind() {
+    let kind = |name| from(name, b"let x = 1;\n").unwrap().kind;
+    assert_eq!(kind("a.txt"), Kind::PlainText);
+    assert_eq!(kind("README"), Kind::PlainText);
+    assert_eq!(kind("notes.MD"), Kind::Markdown);
+    assert_eq!(kind("src/main.rs"), Kind::SourceCode { language: "Rust" });
+    assert_eq!(
+        kind("Makefile"),
+        Kind::SourceCode {
+            language: "Makefile"
+        }
+    );
+}
+
+#[test]
+fn what_is_no_text_is_named_with_a_way_out() {
+    let png = said(Document::open(&fixture("picture.png")));
+    assert!(
+        png.contains("picture.png is not text but a PNG image: Kept reads"),
+        "{png}"
+    );
+    let docx = said(Document::open(&fixture("word.docx")));
+    assert!(
+        docx.contains("a Word document") && docx.contains("save it as PDF"),
+        "{docx}"
+    );
+    assert!(said(Document::open(&fixture("archive.zip"))).contains("a ZIP archive"));
+    assert!(said(from("x.html", b"<p>words</p>")).contains("a web page"));
+    assert!(said(from("x", b"<!DOCTYPE html><p>words</p>")).contains("a web page"));
+    assert!(from("x.txt", b"<!DOCTYPE html><p>words</p>").is_ok());
+    assert!(said(from("x.rtf", b"{\\rtf1 words}")).contains("rich text"));
+    assert!(
+        said(from(
+            "x.bin",
+            &(0..=255).cycle().take(5000).collect::<Vec<u8>>()
+        ))
+        .contains("a binary file")
+    );
+    assert!(said(from("x.bin", &[0; 64])).contains("a binary file"));
+    assert!(said(from("x", b"\x7fELF\x02\x01\x01\0")).contains("a program"));
+}
+
+#[test]
+fn random_bytes_are_never_text() {
+    let mut state = 7_u64;
+    let mut random = |n: usize| -> Vec<u8> {
+        (0..n)
+            .map(|_| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 33) as u8
+            })
+            .collect()
+    };
+    for size in [200, 999, 4000, 40_000] {
+        for _ in 0..20 {
+            let bytes = random(size);
+            assert!(
+                matches!(from("x.txt", &bytes), Err(DocumentError::Binary { .. })),
+                "{size} bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn missing_empty_folder_and_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("nowhere.txt");
+    assert!(said(Document::open(&missing)).starts_with("there is no file"));
+    assert!(said(Document::open(folder.path())).contains("is a folder"));
+    let empty = folder.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    assert!(said(Document::open(&empty)).contains("is empty"));
+    assert!(said(from("a.txt", b" \r\n\t \n")).contains("is empty"));
+    assert!(said(from("a.txt", b"\xef\xbb\xbf")).contains("is empty"));
+    assert!(said(Document::open(Path::new("/dev/zero"))).contains("not an ordinary file"));
+    // A file with a hole of a terabyte costs nothing to make, and must cost nothing to refuse.
+    let huge = folder.path().join("huge.txt");
+    fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    let huge = said(Document::open(&huge));
+    assert!(huge.contains(&MAX_SOURCE_BYTES.to_string()), "{huge}");
+}
+
+#[test]
+fn every_error_is_one_line() {
+    for error in [
+        said(Document::open(&fixture("picture.png"))),
+        said(from("a.txt", b"")),
+        said(from("a.html", b"x")),
+        said(Document::open(&fixture("scanned.pdf"))),
+        said(Document::open(&fixture("password.pdf"))),
+        said(Document::open(&fixture("garbage.pdf"))),
+    ] {
+        assert!(
+            !error.contains('\n') && !error.ends_with('.') && error.len() < 300,
+            "{error}"
+        );
+        assert!(!error.contains("  "), "{error}");
+    }
+}
+
+#[test]
+fn fifty_megabytes_open() {
+    // Says how long it took, but does not judge: the machine may be busy.
+    for (what, line) in [
+        (
+            "ASCII",
+            &b"An ordinary line of forty-two bytes, or so.\n"[..],
+        ),
+        ("latin-1", b"Une journ\xe9e d'\xe9t\xe9 \xe0 la montagne.\n"),
+    ] {
+        let bytes = line.repeat(50_000_000 / line.len());
+        let start = Instant::now();
+        let document = from("big.txt", &bytes).unwrap();
+        println!(
+            "50 MB of {what}: {:?} as {}",
+            start.elapsed(),
+            document.encoding
+        );
+        assert!(document.text.len() >= bytes.len());
+    }
+}
