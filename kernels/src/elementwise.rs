@@ -2,7 +2,11 @@
 //!
 //! No matrix product here and no attention: each function walks its slices once.
 
-use crate::reference;
+use crate::simd::{Lanes, by_level, simd_level};
+use crate::threads::{SharedMut, for_each_range};
+
+/// Elements that one thread takes at a time; shorter inputs are not worth waking another thread for.
+const SHARE: usize = 1 << 14;
 
 /// Which elements of a head form the pairs that RoPE turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +26,59 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         "x is not whole rows of {}",
         weight.len()
     );
-    reference::rms_norm(x, weight, eps, out);
+    let (width, level) = (weight.len(), simd_level());
+    for_each_part(out, width, |first, out| {
+        // SAFETY: the level was detected.
+        unsafe { norm_rows(level, &x[first..first + out.len()], weight, eps, out) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = norm_rows_lanes;
+}
+
+#[inline(always)]
+unsafe fn norm_rows_lanes<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weight.len();
+    for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        // Four chains: one sum waits for the one before it.
+        let (blocks, rest) = x.split_at(width - width % (4 * V::N));
+        // SAFETY: blocks are whole groups of four vectors.
+        let squares = unsafe {
+            let mut sums = [V::splat(0.0); 4];
+            for block in blocks.chunks_exact(4 * V::N) {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    let x = V::load(block.as_ptr().add(v * V::N));
+                    *sum = x.mul_add(x, *sum);
+                }
+            }
+            V::sum4(sums)
+        };
+        let sum: f32 = squares.iter().sum::<f32>() + rest.iter().map(|x| x * x).sum::<f32>();
+        let factor = 1.0 / (sum / width as f32 + eps).sqrt();
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * factor * weight;
+        }
+    }
+}
+
+/// Runs `work(first element, part)` over parts of `x` that are whole rows of `width`, on all threads if that pays.
+fn for_each_part(x: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let len = x.len();
+    let step = SHARE.next_multiple_of(width);
+    if len <= step {
+        return work(0, x);
+    }
+    let x = SharedMut::new(x);
+    for_each_range(len.div_ceil(step), |items| {
+        for item in items {
+            let first = item * step;
+            // SAFETY: parts of different items do not overlap.
+            work(first, unsafe { x.part(first..len.min(first + step)) });
+        }
+    });
 }
 
 /// Turns each pair of `x [rows, heads, head_dim]` by its row's angle, in place. `cos` and `sin` are `[rows, rope_dim / 2]`
@@ -36,7 +92,7 @@ pub fn rotate(
     pairing: Pairing,
 ) {
     check_rotation(x, heads, head_dim, cos, sin);
-    reference::rotate(x, heads, head_dim, cos, sin, pairing);
+    rotate_rows(x, heads, head_dim, cos, sin, pairing, 1.0);
 }
 
 /// The inverse of [`rotate`]: same arguments, opposite angle.
@@ -49,8 +105,61 @@ pub fn unrotate(
     pairing: Pairing,
 ) {
     check_rotation(x, heads, head_dim, cos, sin);
-    let opposite: Vec<f32> = sin.iter().map(|s| -s).collect();
-    reference::rotate(x, heads, head_dim, cos, &opposite, pairing);
+    rotate_rows(x, heads, head_dim, cos, sin, pairing, -1.0);
+}
+
+fn rotate_rows(
+    x: &mut [f32],
+    heads: usize,
+    head_dim: usize,
+    cos: &[f32],
+    sin: &[f32],
+    pairing: Pairing,
+    sign: f32,
+) {
+    let width = heads * head_dim;
+    if x.is_empty() {
+        return;
+    }
+    let columns = cos.len() / (x.len() / width);
+    for_each_part(x, width, |first, x| {
+        for (row, x) in x.chunks_exact_mut(width).enumerate() {
+            let angles = (first / width + row) * columns..(first / width + row + 1) * columns;
+            let (cos, sin) = (&cos[angles.clone()], &sin[angles]);
+            for x in x.chunks_exact_mut(head_dim) {
+                turn(x, cos, sin, pairing, sign);
+            }
+        }
+    });
+}
+
+/// Turns one head of one row, `[head_dim]`, by the angles of its position, `[rope_dim / 2]`.
+#[inline(always)]
+pub(crate) fn rotate_row(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing) {
+    turn(x, cos, sin, pairing, 1.0);
+}
+
+/// [`rotate_row`] by `sign` times the angle. Plain loops: the compiler vectorises both pairings.
+#[inline(always)]
+fn turn(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing, sign: f32) {
+    let columns = cos.len();
+    let (sin, x) = (&sin[..columns], &mut x[..2 * columns]);
+    match pairing {
+        Pairing::Neighbours => {
+            for ((pair, cos), sin) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+                let (a, b, sin) = (pair[0], pair[1], sign * sin);
+                pair[0] = a * cos - b * sin;
+                pair[1] = a * sin + b * cos;
+            }
+        }
+        Pairing::Halves => {
+            let (first, second) = x.split_at_mut(columns);
+            for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                let sin = sign * sin;
+                (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+            }
+        }
+    }
 }
 
 /// Rows of `x` and columns of its angle tables.
@@ -74,7 +183,37 @@ fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[
 /// `gate = silu(gate) * up`, in place, where `silu(x) = x / (1 + exp(-x))`.
 pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up differ in length");
-    reference::silu_mul(gate, up);
+    let level = simd_level();
+    for_each_part(gate, 1, |first, gate| {
+        // SAFETY: the level was detected.
+        unsafe { silu_mul_part(level, gate, &up[first..first + gate.len()]) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn silu_mul_part(gate: &mut [f32], up: &[f32]) = silu_mul_lanes;
+}
+
+#[inline(always)]
+unsafe fn silu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
+    let whole = gate.len() - gate.len() % V::N;
+    // SAFETY: whole vectors of both slices.
+    unsafe {
+        let (zero, one, most) = (V::splat(0.0), V::splat(1.0), V::splat(88.0));
+        for i in (0..whole).step_by(V::N) {
+            let x = V::load(gate.as_ptr().add(i));
+            let opposite = zero.sub(x);
+            // exp is good up to 88, where silu is already below 1e-36; NaN passes through.
+            let e = V::select_less(most, opposite, most, opposite).exp();
+            let y = x.div(one.add(e)).mul(V::load(up.as_ptr().add(i)));
+            y.store(gate.as_mut_ptr().add(i));
+        }
+    }
+    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
+        *x = *x / (1.0 + (-*x).exp()) * up;
+    }
 }
 
 /// `x += y`.

@@ -7,6 +7,7 @@
 //! - `decode.rs`: [`decode_attention`], one new token over the kept rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
+//! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
 //! - `threads.rs`, `stop.rs`: the pool everything shares, and how to interrupt it.
 //! - `mapped.rs`: weights as a file mapping.
 //!
@@ -15,20 +16,27 @@
 
 #![warn(missing_docs)]
 
+mod counting;
 mod decode;
 mod elementwise;
 pub mod mapped;
+mod panel;
 mod prefill;
 pub mod reference;
 mod rows;
+mod simd;
 mod stop;
 pub mod threads;
 mod window;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
+pub use counting::{CountingAllocator, allocations};
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{Pairing, add_assign, argmax, rms_norm, rotate, silu_mul, unrotate};
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
+pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
 pub use window::{Normalise, WindowScores, window_scores};
 

@@ -3,7 +3,16 @@
 //! Not for answering token by token (see `decode.rs`), and it knows nothing of compression: the rows of the stores are
 //! the positions of the text.
 
-use crate::{HeadShape, RowStore, Stop, Stopped, reference};
+use crate::panel::{
+    PANEL, Running, Strided, TILE, WIDEST, pack_lane, product, softmax_tile, with_scratch,
+};
+use crate::simd::{Lanes, by_level, simd_level};
+use crate::threads::{SharedMut, for_each_range};
+use crate::{HeadShape, RowStore, Stop, Stopped};
+
+/// Lanes (query rows x heads of the group) that one work item holds: each tile of keys and values comes from memory
+/// once for all of them, and queries, outputs and one tile fit a second-level cache of 512 KiB at head_dim 128.
+const LANES: usize = 128;
 
 /// Attention of the prompt rows `first..first + rows` over positions `0..=` their own.
 ///
@@ -63,6 +72,204 @@ pub fn prefill_attention(
 ) -> Result<(), Stopped> {
     task.check(out, log_sum_exp.as_deref());
     stop.check()?;
-    reference::prefill_attention(task, out, log_sum_exp);
-    Ok(())
+    let shape = &task.shape;
+    let rows = task.rows();
+    let block = LANES.div_ceil(shape.group()).min(rows.max(1));
+    let blocks = rows.div_ceil(block);
+    let level = simd_level();
+    let outputs = Outputs {
+        out: SharedMut::new(out),
+        log_sum_exp: log_sum_exp.map(SharedMut::new),
+    };
+    for_each_range(blocks * shape.kv_heads, |items| {
+        for item in items {
+            // The last block sees the most keys: longest items first, so that no thread ends long after the others.
+            let start = (blocks - 1 - item / shape.kv_heads) * block;
+            let item = Item {
+                kv_head: item % shape.kv_heads,
+                start,
+                rows: block.min(rows - start),
+            };
+            with_scratch(item.scratch(shape), |scratch| {
+                // SAFETY: `level` was detected; items cover disjoint (kv head, rows) of the outputs, whose sizes are
+                // checked; the scratch has the item's size.
+                unsafe { attend(level, task, &item, &outputs, stop, scratch) }
+            });
+        }
+    });
+    // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    stop.check()
+}
+
+/// Query rows `start..start + rows` of the chunk, with all query heads of `kv_head`.
+struct Item {
+    kv_head: usize,
+    start: usize,
+    rows: usize,
+}
+
+impl Item {
+    /// f32 of scratch, enough for vectors of any level.
+    fn scratch(&self, shape: &HeadShape) -> usize {
+        let lanes = (self.rows * shape.group()).next_multiple_of(WIDEST);
+        2 * shape.head_dim * lanes + TILE * lanes.min(PANEL) + 4 * lanes
+    }
+}
+
+struct Outputs<'a> {
+    /// `[rows, q_heads, head_dim]`
+    out: SharedMut<'a, f32>,
+    /// `[q_heads, rows]`
+    log_sum_exp: Option<SharedMut<'a, f32>>,
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist, and no other thread writes the item's rows and heads.
+    unsafe fn attend(task: &PrefillAttention<'_>, item: &Item, outputs: &Outputs<'_>, stop: &Stop, scratch: &mut [f32]) = attend_lanes;
+}
+
+/// Lane `r * group + g` holds row `start + r` of head `g` of the group, so that lanes ascend in position and the first
+/// panels can skip the last tiles.
+#[inline(always)]
+unsafe fn attend_lanes<V: Lanes>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    outputs: &Outputs<'_>,
+    stop: &Stop,
+    scratch: &mut [f32],
+) {
+    let HeadShape { head_dim, .. } = task.shape;
+    let group = task.shape.group();
+    let used = item.rows * group;
+    let lanes = used.next_multiple_of(V::N);
+    let panel_lanes = V::ACROSS * V::N;
+    let (keys, values) = (task.keys.head(item.kv_head), task.values.head(item.kv_head));
+    // Panel p starts at lane p * panel_lanes of each of these; the last one may be narrower.
+    let sizes = [
+        head_dim * lanes,
+        head_dim * lanes,
+        TILE * panel_lanes.min(lanes),
+        lanes,
+        lanes,
+        lanes,
+        lanes,
+    ];
+    let [queries, sums, logits, max, sum, keep, visible] = split(scratch, sizes);
+    queries.fill(0.0); // lanes beyond `used` stay harmless
+    sums.fill(0.0);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    for lane in 0..used {
+        let (row, h) = (
+            item.start + lane / group,
+            item.kv_head * group + lane % group,
+        );
+        let query = &task.queries[(row * task.shape.q_heads + h) * head_dim..][..head_dim];
+        let first = lane / panel_lanes * panel_lanes;
+        let width = panel_lanes.min(lanes - first);
+        // SAFETY: the panel `[head_dim][width]` starts at element `head_dim * first` of `queries`.
+        unsafe {
+            pack_lane(
+                query,
+                task.scale,
+                queries[head_dim * first..].as_mut_ptr(),
+                width,
+                lane - first,
+            );
+        }
+    }
+    let position = |lane: usize| task.first + item.start + lane.min(used - 1) / group;
+    for tile in (0..=position(used - 1)).step_by(TILE) {
+        if stop.is_requested() {
+            return;
+        }
+        for first in (0..lanes).step_by(panel_lanes) {
+            let width = panel_lanes.min(lanes - first);
+            let last = position(first + width - 1);
+            if tile > last {
+                continue;
+            }
+            let (rows, across) = (TILE.min(last + 1 - tile), width / V::N);
+            let visible = &mut visible[first..first + width];
+            let causal = position(first) < tile + rows - 1;
+            if causal {
+                for (lane, visible) in visible.iter_mut().enumerate() {
+                    // Negative when the whole tile lies after the lane; exact in f32 below 2^24.
+                    *visible = position(first + lane) as f32 - tile as f32;
+                }
+            }
+            let key_tile = &keys[tile * head_dim..(tile + rows) * head_dim];
+            let value_tile = &values[tile * head_dim..(tile + rows) * head_dim];
+            let running = Running {
+                max: max[first..].as_mut_ptr(),
+                sum: sum[first..].as_mut_ptr(),
+                keep: keep[first..].as_mut_ptr(),
+            };
+            let left = Strided {
+                start: key_tile.as_ptr(),
+                row_stride: head_dim,
+                step_stride: 1,
+            };
+            let turned = Strided {
+                start: value_tile.as_ptr(),
+                row_stride: 1,
+                step_stride: head_dim,
+            };
+            let panel = queries[head_dim * first..].as_ptr();
+            let target = sums[head_dim * first..].as_mut_ptr();
+            // SAFETY: sizes as drawn in `panel.rs`; the level is the caller's promise.
+            unsafe {
+                product::<V>(
+                    (rows, head_dim, across),
+                    left,
+                    panel,
+                    None,
+                    logits.as_mut_ptr(),
+                );
+                let visible = causal.then_some(visible.as_ptr());
+                softmax_tile::<V>(rows, across, logits.as_mut_ptr(), visible, running);
+                product::<V>(
+                    (head_dim, rows, across),
+                    turned,
+                    logits.as_ptr(),
+                    Some(running.keep),
+                    target,
+                );
+            }
+        }
+    }
+    for lane in 0..used {
+        let (row, h) = (
+            item.start + lane / group,
+            item.kv_head * group + lane % group,
+        );
+        let first = lane / panel_lanes * panel_lanes;
+        let width = panel_lanes.min(lanes - first);
+        let at = (row * task.shape.q_heads + h) * head_dim;
+        // SAFETY: this item alone owns these rows and heads.
+        let out = unsafe { outputs.out.part(at..at + head_dim) };
+        let factor = 1.0 / sum[lane];
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = sums[head_dim * first + i * width + lane - first] * factor;
+        }
+        if let Some(log_sum_exp) = &outputs.log_sum_exp {
+            let at = h * task.rows() + row;
+            // SAFETY: as above.
+            unsafe { log_sum_exp.part(at..at + 1)[0] = max[lane] + sum[lane].ln() };
+        }
+    }
+}
+
+/// Consecutive parts of `scratch`, of the given sizes.
+#[inline(always)]
+fn split<const PARTS: usize>(
+    mut scratch: &mut [f32],
+    sizes: [usize; PARTS],
+) -> [&mut [f32]; PARTS] {
+    sizes.map(|size| {
+        let (part, rest) = std::mem::take(&mut scratch).split_at_mut(size);
+        scratch = rest;
+        part
+    })
 }

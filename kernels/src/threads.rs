@@ -57,6 +57,11 @@ impl<'a, T> SharedMut<'a, T> {
         }
     }
 
+    /// The first element, for strided access; the contract of [`SharedMut::part`] applies to what is reached from it.
+    pub(crate) fn start(&self) -> *mut T {
+        self.start
+    }
+
     /// The elements `range`.
     ///
     /// # Safety

@@ -1,0 +1,243 @@
+//! The inner loops that prefill and window scores share: one tile of keys against one panel of query rows.
+//!
+//! Query rows lie across the lanes, keys and dimensions down the rows, so that everything is a vertical operation: no
+//! sum across lanes, no transposed or copied keys and values. A panel is at most `ACROSS` vectors wide.
+//!
+//! ```text
+//! queries   [head_dim][lanes]   transposed once per panel, scaled
+//! logits    [keys][lanes]       = keys    [keys][head_dim]   x queries
+//! out       [head_dim][lanes]  += values^T [head_dim][keys]  x probabilities [keys][lanes]
+//! ```
+//!
+//! Not here: which keys and rows to visit, and in what order.
+
+use crate::simd::Lanes;
+
+/// Keys per tile: the logits of 64 keys x 64 lanes (16 KiB) stay in the first-level cache, and so does the tile's share
+/// of queries or values while one panel passes over it.
+pub(crate) const TILE: usize = 64;
+
+/// Most elements of a vector, over all levels.
+pub(crate) const WIDEST: usize = 16;
+
+/// Most lanes of a panel, over all levels.
+pub(crate) const PANEL: usize = 64;
+
+/// Rows of accumulators in the register tile: 6 x 4 vectors of 32 registers (AVX-512), 6 x 2 of 16 (AVX2, SSE).
+const DOWN: usize = 6;
+
+/// A matrix whose element `(row, step)` is `start[row * row_stride + step * step_stride]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided {
+    pub start: *const f32,
+    pub row_stride: usize,
+    pub step_stride: usize,
+}
+
+/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`, for `rows` rows
+/// and `steps` steps; without `keep`, the old `out` is not read. `right` and `out` are `[_][across * N]`.
+///
+/// # Safety
+/// Pointers cover the extents above, `out` overlaps no input, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn product<V: Lanes>(
+    (rows, steps, across): (usize, usize, usize),
+    left: Strided,
+    right: *const f32,
+    keep: Option<*const f32>,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match across {
+            1 => product_across::<V, 1>(rows, steps, left, right, keep, out),
+            2 => product_across::<V, 2>(rows, steps, left, right, keep, out),
+            3 => product_across::<V, 3>(rows, steps, left, right, keep, out),
+            4 => product_across::<V, 4>(rows, steps, left, right, keep, out),
+            _ => unreachable!("a panel of {across} vectors"),
+        }
+    }
+}
+
+/// [`product`] for a panel of `ACROSS` vectors.
+///
+/// # Safety
+/// As [`product`].
+#[inline(always)]
+unsafe fn product_across<V: Lanes, const ACROSS: usize>(
+    rows: usize,
+    steps: usize,
+    mut left: Strided,
+    right: *const f32,
+    keep: Option<*const f32>,
+    mut out: *mut f32,
+) {
+    let mut remaining = rows;
+    // SAFETY: the caller's promise; both pointers move over `rows` rows in all.
+    unsafe {
+        while remaining > 0 {
+            // Two tiles of 4 beat one of 6 and one of 2: few accumulators leave the multipliers idle.
+            let down = match remaining {
+                8 => 4,
+                _ => remaining.min(DOWN),
+            };
+            match down {
+                6 => register_tile::<V, 6, ACROSS>(steps, left, right, keep, out),
+                5 => register_tile::<V, 5, ACROSS>(steps, left, right, keep, out),
+                4 => register_tile::<V, 4, ACROSS>(steps, left, right, keep, out),
+                3 => register_tile::<V, 3, ACROSS>(steps, left, right, keep, out),
+                2 => register_tile::<V, 2, ACROSS>(steps, left, right, keep, out),
+                _ => register_tile::<V, 1, ACROSS>(steps, left, right, keep, out),
+            }
+            left.start = left.start.add(down * left.row_stride);
+            out = out.add(down * ACROSS * V::N);
+            remaining -= down;
+        }
+    }
+}
+
+/// [`product`] for `ROWS` x `ACROSS` accumulators held in registers over all steps.
+///
+/// # Safety
+/// As [`product`].
+#[inline(always)]
+unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
+    steps: usize,
+    left: Strided,
+    right: *const f32,
+    keep: Option<*const f32>,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
+        if let Some(keep) = keep {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    let old = V::load(out.add((row * ACROSS + v) * V::N));
+                    *sum = old.mul(V::load(keep.add(v * V::N)));
+                }
+            }
+        }
+        for step in 0..steps {
+            let mut across = [V::splat(0.0); ACROSS];
+            for (v, across) in across.iter_mut().enumerate() {
+                *across = V::load(right.add((step * ACROSS + v) * V::N));
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let factor = V::splat(
+                    *left
+                        .start
+                        .add(row * left.row_stride + step * left.step_stride),
+                );
+                for (sum, across) in sums.iter_mut().zip(across) {
+                    *sum = factor.mul_add(across, *sum);
+                }
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                sum.store(out.add((row * ACROSS + v) * V::N));
+            }
+        }
+    }
+}
+
+/// Running softmax of one panel, `[across * N]` each.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    /// Largest logit so far; start with -infinity.
+    pub max: *mut f32,
+    /// Sum of `exp(logit - max)` so far; start with 0.
+    pub sum: *mut f32,
+    /// Written: the factor that brings what was accumulated before this tile to the new `max`.
+    pub keep: *mut f32,
+}
+
+/// Turns `logits [keys][lanes]` into `exp(logit - max)` and moves the running softmax on. With `last_visible`, key `j` of
+/// the tile counts in a lane only if `j <= last_visible[lane]`; without, all do.
+///
+/// # Safety
+/// Pointers cover the extents above, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn softmax_tile<V: Lanes>(
+    keys: usize,
+    across: usize,
+    logits: *mut f32,
+    last_visible: Option<*const f32>,
+    running: Running,
+) {
+    let width = across * V::N;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for v in 0..across {
+            let column = v * V::N;
+            let logits = logits.add(column);
+            if let Some(last_visible) = last_visible {
+                let last_visible = V::load(last_visible.add(column));
+                for key in 0..keys {
+                    let at = logits.add(key * width);
+                    let hidden = V::splat(f32::NEG_INFINITY);
+                    let key = V::splat(key as f32);
+                    V::select_less(last_visible, key, hidden, V::load(at)).store(at);
+                }
+            }
+            let before = V::load(running.max.add(column));
+            // Four chains, because one maximum waits for the one before it.
+            let mut maxima = [before; 4];
+            for key in 0..keys {
+                maxima[key % 4] = maxima[key % 4].max(V::load(logits.add(key * width)));
+            }
+            let max = maxima[0].max(maxima[1]).max(maxima[2].max(maxima[3]));
+            max.store(running.max.add(column));
+            let keep = before.sub(max).exp();
+            keep.store(running.keep.add(column));
+            let mut sum = V::load(running.sum.add(column)).mul(keep);
+            for key in 0..keys {
+                let at = logits.add(key * width);
+                let weight = V::load(at).sub(max).exp();
+                weight.store(at);
+                sum = sum.add(weight);
+            }
+            sum.store(running.sum.add(column));
+        }
+    }
+}
+
+/// Writes one query row, times `scale`, down one lane of a panel `[head_dim][width]`.
+///
+/// # Safety
+/// `panel` covers `row.len() * width` elements, and `lane < width`.
+#[inline(always)]
+pub(crate) unsafe fn pack_lane(
+    row: &[f32],
+    scale: f32,
+    panel: *mut f32,
+    width: usize,
+    lane: usize,
+) {
+    for (i, x) in row.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { *panel.add(i * width + lane) = x * scale };
+    }
+}
+
+/// Runs `work` on `len` f32 of scratch that the thread keeps, aligned to a cache line, with unspecified contents.
+///
+/// Call it outside of [`by_level`](crate::simd::by_level) functions: a closure that passes through code compiled for the
+/// baseline is compiled for the baseline itself, which made prefill 200 times slower.
+pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+    use std::cell::RefCell;
+    thread_local! {
+        static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    }
+    const LINE: usize = 64 / size_of::<f32>();
+    SCRATCH.with(|scratch| {
+        let mut scratch = scratch.borrow_mut();
+        if scratch.len() < len + LINE {
+            scratch.resize(len + LINE, 0.0);
+        }
+        let skip = scratch.as_ptr().align_offset(64).min(LINE);
+        work(&mut scratch[skip..skip + len])
+    })
+}

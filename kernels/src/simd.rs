@@ -1,0 +1,243 @@
+//! Which vector instructions to use, decided once at run time, and the lanes that the kernels are written in.
+//!
+//! A build for baseline x86-64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled once per
+//! level inside a function that enables that level's instructions ([`by_level`]). No kernel lives in this file.
+//!
+//! `KEPT_SIMD=scalar|avx2|avx512` forces a level at or below what the machine has; anything else is ignored.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+/// Vector instructions that the kernels use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SimdLevel {
+    /// Portable code that the compiler vectorises for the build's baseline (SSE2, NEON).
+    Scalar,
+    /// 8 lanes with fused multiply-add.
+    Avx2,
+    /// 16 lanes.
+    Avx512,
+}
+
+impl SimdLevel {
+    /// Every level that this machine can run, lowest first.
+    pub fn available() -> impl Iterator<Item = SimdLevel> {
+        [SimdLevel::Scalar, SimdLevel::Avx2, SimdLevel::Avx512]
+            .into_iter()
+            .filter(|&level| level <= highest())
+    }
+
+    /// Runs `work` with this level on the calling thread, for comparing levels in one process.
+    pub fn with<R>(self, work: impl FnOnce() -> R) -> R {
+        assert!(self <= highest(), "{self:?} is more than this machine has");
+        FORCED.with(|forced| {
+            let before = forced.replace(Some(self));
+            let result = work();
+            forced.set(before);
+            result
+        })
+    }
+}
+
+thread_local! {
+    static FORCED: Cell<Option<SimdLevel>> = const { Cell::new(None) };
+}
+
+/// The level that kernels called from this thread use.
+pub fn simd_level() -> SimdLevel {
+    static CHOSEN: OnceLock<SimdLevel> = OnceLock::new();
+    FORCED.with(Cell::get).unwrap_or_else(|| {
+        *CHOSEN.get_or_init(|| {
+            let asked = match std::env::var("KEPT_SIMD").as_deref() {
+                Ok("scalar") => SimdLevel::Scalar,
+                Ok("avx2") => SimdLevel::Avx2,
+                _ => SimdLevel::Avx512,
+            };
+            asked.min(highest())
+        })
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn highest() -> SimdLevel {
+    if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
+        SimdLevel::Scalar
+    } else if is_x86_feature_detected!("avx512f") {
+        SimdLevel::Avx512
+    } else {
+        SimdLevel::Avx2
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn highest() -> SimdLevel {
+    SimdLevel::Scalar
+}
+
+/// A vector of f32. Methods are unsafe because they need the instructions of the level they belong to.
+///
+/// # Safety
+/// Call only from code compiled by [`by_level`] for the same level; pointers must cover `N` elements.
+pub(crate) trait Lanes: Copy {
+    /// Elements of one vector.
+    const N: usize;
+    /// Vectors beside each other in the register tile of `panel.rs`: as many as leave six rows of accumulators.
+    const ACROSS: usize;
+
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    unsafe fn div(self, other: Self) -> Self;
+    unsafe fn max(self, other: Self) -> Self;
+    /// `self * factor + summand`
+    unsafe fn mul_add(self, factor: Self, summand: Self) -> Self;
+    /// Lane by lane `if a < b { yes } else { no }`.
+    unsafe fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self;
+    /// Adds the low bits of `steps`, read as an integer, to the exponent of `self`.
+    unsafe fn raise_exponent(self, steps: Self) -> Self;
+    /// Sum of the lanes of each of four vectors.
+    unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4];
+
+    /// `exp(self)` for `self <= 88`: at most 2 units in the last place off, and exactly 0 below -86.
+    ///
+    /// `exp(x) = 2^n * exp(r)` with `n = round(x / ln 2)`; `ln 2` in two parts keeps `r` exact, and a polynomial of
+    /// degree 6 covers `|r| <= ln 2 / 2`. Below -86 a result is under 1e-37 of the row's largest weight: zero saves
+    /// the very slow arithmetic on subnormal numbers.
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // SAFETY: same level as the caller's.
+        unsafe {
+            // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
+            let rounder = Self::splat(12_582_912.0);
+            let steps = self.mul_add(Self::splat(std::f32::consts::LOG2_E), rounder);
+            let n = steps.sub(rounder);
+            let r = n.mul_add(Self::splat(-355.0 / 512.0), self);
+            let r = n.mul_add(Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.0 / 720.0);
+            for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+                p = p.mul_add(r, Self::splat(coefficient));
+            }
+            let lowest = Self::splat(-86.0);
+            Self::select_less(self, lowest, Self::splat(0.0), p.raise_exponent(steps))
+        }
+    }
+}
+
+/// Four lanes in plain Rust; the compiler maps them to whatever the baseline has.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; 4]);
+
+impl Portable {
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+}
+
+// The methods below contain nothing unsafe but the two pointer accesses.
+impl Lanes for Portable {
+    const N: usize = 4;
+    const ACROSS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self([x; 4])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's pointer covers N elements; no alignment needed.
+        Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's pointer covers N elements; no alignment needed.
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.zip(other, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        self.zip(other, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        self.zip(other, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, summand: Self) -> Self {
+        // `f32::mul_add` is a slow library call on x86-64 without FMA, and one instruction on aarch64.
+        Self(std::array::from_fn(|i| {
+            if cfg!(target_arch = "aarch64") {
+                self.0[i].mul_add(factor.0[i], summand.0[i])
+            } else {
+                self.0[i] * factor.0[i] + summand.0[i]
+            }
+        }))
+    }
+    #[inline(always)]
+    unsafe fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self {
+        Self(std::array::from_fn(|i| {
+            if a.0[i] < b.0[i] { yes.0[i] } else { no.0[i] }
+        }))
+    }
+    #[inline(always)]
+    unsafe fn raise_exponent(self, steps: Self) -> Self {
+        self.zip(steps, |p, steps| {
+            f32::from_bits(p.to_bits().wrapping_add(steps.to_bits() << 23))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4] {
+        vectors.map(|Self([a, b, c, d])| (a + b) + (c + d))
+    }
+}
+
+/// Defines a function that runs a kernel body, generic over [`Lanes`], at the level given as its first argument.
+///
+/// `by_level! { unsafe fn item(x: &mut [f32]) = item_lanes; }` defines `unsafe fn item(level, x)`, which calls
+/// `item_lanes::<V>(x)`. The body and all it calls must be `#[inline(always)]`, so that they are compiled with the
+/// level's instructions.
+macro_rules! by_level {
+    ($(#[$attribute:meta])* unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments, reason = "the level comes on top")]
+        unsafe fn $name(level: $crate::simd::SimdLevel, $($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn avx2($($argument: $type),*) {
+                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                unsafe { $body::<$crate::x86::Avx2>($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx2,fma")]
+            unsafe fn avx512($($argument: $type),*) {
+                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                unsafe { $body::<$crate::x86::Avx512>($($argument),*) }
+            }
+            match level {
+                // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::SimdLevel::Avx512 => unsafe { avx512($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::SimdLevel::Avx2 => unsafe { avx2($($argument),*) },
+                // SAFETY: needs no instructions beyond the baseline.
+                _ => unsafe { $body::<$crate::simd::Portable>($($argument),*) },
+            }
+        }
+    };
+}
+pub(crate) use by_level;

@@ -1,0 +1,148 @@
+//! Decode attention against the reference, at every SIMD level of the machine.
+
+mod support;
+
+use kept_kernels::{
+    DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, SimdLevel, decode_attention,
+    gather_rows, reference,
+};
+use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
+
+fn check(task: &DecodeAttention<'_>, what: &str) {
+    let shape = task.shape;
+    let mut expected = vec![f32::NAN; task.query.len()];
+    let mut expected_rows = vec![Vec::new(); shape.q_heads];
+    reference::decode_attention(task, &mut expected, &mut expected_rows);
+    let max_rows = task.rows.iter().max().unwrap() + 5;
+    let mut scratch = DecodeScratch::new(shape, max_rows, 2);
+    for level in SimdLevel::available() {
+        let mut out = vec![f32::NAN; task.query.len()];
+        level.with(|| decode_attention(task, &mut scratch, &mut out));
+        assert_close(&out, &expected, 1e-5, &format!("{level:?} {what}"));
+        for (h, expected) in expected_rows.iter().enumerate() {
+            assert_close(
+                scratch.probabilities(h),
+                expected,
+                1e-5,
+                &format!("{level:?} head {h} {what}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn equals_the_reference_over_a_grid_of_shapes() {
+    let mut random = Random::fresh();
+    for group in GROUPS {
+        for head_dim in HEAD_DIMS.into_iter().chain([20]) {
+            for rows in [[1, 3], [127, 4], [128, 129], [300, 63], [1025, 64]] {
+                let shape = shape(2, group, head_dim);
+                let query = random.normal(shape.q_heads * head_dim);
+                let keys = random.store(&[rows[0] + 2, rows[1]], head_dim);
+                let values = random.store(&[rows[0], rows[1] + 1], head_dim);
+                let task = DecodeAttention {
+                    shape,
+                    scale: 1.7 / (head_dim as f32).sqrt(),
+                    query: &query,
+                    keys: &keys,
+                    values: &values,
+                    rows: &rows,
+                    rotation: None,
+                };
+                check(&task, &format!("{shape:?} rows {rows:?}"));
+            }
+        }
+    }
+}
+
+/// Past 64 spans per head, spans grow.
+#[test]
+fn equals_the_reference_when_spans_grow() {
+    let mut random = Random::fresh();
+    let (shape, rows) = (shape(1, 2, 32), [9000]);
+    let (query, keys, values) = (
+        random.normal(64),
+        random.store(&rows, 32),
+        random.store(&rows, 32),
+    );
+    let task = DecodeAttention {
+        shape,
+        scale: 0.3,
+        query: &query,
+        keys: &keys,
+        values: &values,
+        rows: &rows,
+        rotation: None,
+    };
+    check(&task, "9000 rows");
+}
+
+#[test]
+fn raw_keys_are_rotated_as_they_are_read() {
+    let mut random = Random::fresh();
+    for (head_dim, rope_dim) in [(32, 32), (64, 64), (80, 32), (128, 128)] {
+        for pairing in [Pairing::Neighbours, Pairing::Halves] {
+            let shape = shape(2, 4, head_dim);
+            let rows = [37, 200];
+            let (cos, sin) = random.angles(300, rope_dim / 2);
+            let ranks: Vec<u32> = (0..rows[0] + rows[1])
+                .map(|_| random.below(300) as u32)
+                .collect();
+            let query = random.normal(shape.q_heads * head_dim);
+            let (keys, values) = (random.store(&rows, head_dim), random.store(&rows, head_dim));
+            let task = DecodeAttention {
+                shape,
+                scale: 0.2,
+                query: &query,
+                keys: &keys,
+                values: &values,
+                rows: &rows,
+                rotation: Some(Rotation {
+                    cos: &cos,
+                    sin: &sin,
+                    rope_dim,
+                    pairing,
+                    ranks: &ranks,
+                }),
+            };
+            check(&task, &format!("{pairing:?} {rope_dim} of {head_dim}"));
+        }
+    }
+}
+
+#[test]
+fn storage_order_does_not_matter() {
+    let mut random = Random::fresh();
+    let (shape, rows) = (shape(1, 4, 64), 500);
+    let query = random.normal(shape.q_heads * 64);
+    let (keys, values) = (random.store(&[rows], 64), random.store(&[rows], 64));
+    let order = random.permutation(rows);
+    let shuffled = |store: &RowStore| {
+        let mut target = RowStore::uniform(1, rows, 64);
+        gather_rows(store, 0, &order, &mut target, 0, 0);
+        target
+    };
+    let run = |keys: &RowStore, values: &RowStore| {
+        let mut scratch = DecodeScratch::new(shape, rows, 2);
+        let mut out = vec![f32::NAN; query.len()];
+        let task = DecodeAttention {
+            shape,
+            scale: 0.2,
+            query: &query,
+            keys,
+            values,
+            rows: &[rows],
+            rotation: None,
+        };
+        decode_attention(&task, &mut scratch, &mut out);
+        (out, scratch.probabilities(3).to_vec())
+    };
+    let (out, probabilities) = run(&keys, &values);
+    let (shuffled_out, shuffled_probabilities) = run(&shuffled(&keys), &shuffled(&values));
+    assert_close(&shuffled_out, &out, 1e-5, "out");
+    let reordered: Vec<f32> = order
+        .iter()
+        .map(|&row| probabilities[row as usize])
+        .collect();
+    assert_close(&shuffled_probabilities, &reordered, 1e-6, "probabilities");
+}
