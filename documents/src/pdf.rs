@@ -177,6 +177,9 @@ fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
         PdfError::InvalidPassword | PdfError::Decryption(_) => Failure::Encrypted,
         other => Failure::Broken(reason(&other)),
     };
+    // Positions in the file count from its mark, which other bytes may precede.
+    let head = bytes.windows(5).position(|w| w == b"%PDF-");
+    let bytes = &bytes[head.unwrap_or(0)..];
     let mut pdf = Pdf::load_mem(bytes).map_err(fail)?;
     if pdf.is_encrypted() {
         pdf.decrypt("").map_err(fail)?;
@@ -209,7 +212,7 @@ fn read_page(
     stop: &AtomicBool,
     most: usize,
 ) -> Option<pdf_layout::PageText> {
-    pdf_content::clean_page(pdf, page)?;
+    let content = pdf_content::clean_page(pdf, page)?;
     // The library draws whole files or counts all pages for each one: it gets a file of one page instead.
     let tree = pdf.add_object(Dictionary::from_iter([
         ("Type", Object::Name(b"Pages".to_vec())),
@@ -222,6 +225,7 @@ fn read_page(
     let mut layout = pdf_layout::Layout::new(stop, most);
     let drawn: Result<(), OutputError> = pdf_extract::output_doc(pdf, &mut layout);
     pdf.objects.remove(&tree);
+    pdf.objects.remove(&content);
     drawn.ok()?;
     Some(layout.finish())
 }

@@ -28,15 +28,14 @@ pub(crate) fn drop_images_and_bombs(pdf: &mut Pdf) {
         let Object::Stream(stream) = object else {
             continue;
         };
-        if has_name(&stream.dict, b"Subtype", b"Image") || is_bomb(stream) {
-            empty(stream);
+        if has_name(&stream.dict, b"Subtype", b"Image") {
+            stream.dict.remove(b"Filter");
+            stream.set_content(Vec::new());
+        } else if is_bomb(stream) {
+            // No stream at all any more, so that a page made of it counts as damaged.
+            *object = Object::Null;
         }
     }
-}
-
-fn empty(stream: &mut Stream) {
-    stream.dict.remove(b"Filter");
-    stream.set_content(Vec::new());
 }
 
 fn is_bomb(stream: &Stream) -> bool {
@@ -62,16 +61,22 @@ fn is_bomb(stream: &Stream) -> bool {
     std::io::copy(&mut unpacked, &mut std::io::sink()).is_ok_and(|n| n > MAX_STREAM_BYTES)
 }
 
-/// Rewrites the content of `page` and of the forms it draws. `None` if the page has no usable dictionary.
-pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<()> {
+/// Rewrites the content of `page` and of the forms it draws, and gives the new content stream, which nobody needs once
+/// the page is drawn. `None` if the page is damaged.
+pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
     let resources = inherited_resources(pdf, page);
     let mut content = Vec::new();
-    for id in pdf.get_page_contents(page) {
-        if let Ok(stream) = pdf.get_object(id).and_then(Object::as_stream) {
-            content.extend(unpacked(stream));
-            // Parts of a page may be cut between any two words.
-            content.push(b'\n');
-        }
+    let parts = pdf.get_page_contents(page);
+    let contents = pdf.get_dictionary(page).ok()?.get(b"Contents");
+    if parts.is_empty() && contents.is_ok_and(|c| c.as_reference().is_ok()) {
+        return None;
+    }
+    for id in parts {
+        // A missing part is a damaged page, not an empty one.
+        let stream = pdf.get_object(id).and_then(Object::as_stream).ok()?;
+        content.extend(unpacked(stream)?);
+        // Parts of a page may be cut between any two words.
+        content.push(b'\n');
         if content.len() as u64 > MAX_STREAM_BYTES {
             return None;
         }
@@ -80,8 +85,13 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<()> {
         pdf,
         forms: HashMap::new(),
         path: Vec::new(),
+        shows_text: false,
+        loses_text: false,
     };
     let (content, _) = cleaner.clean(&content, &resources)?;
+    if cleaner.loses_text && !cleaner.shows_text {
+        return None;
+    }
     let content = pdf.add_object(Stream::new(Dictionary::new(), content));
     let page = pdf
         .get_object_mut(page)
@@ -95,11 +105,13 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<()> {
         Object::Array([0, 0, 612, 792].map(Object::Integer).to_vec()),
     );
     page.remove(b"ArtBox");
-    Some(())
+    Some(content)
 }
 
-fn unpacked(stream: &Stream) -> Vec<u8> {
-    stream.decompressed_content().unwrap_or_default()
+/// The bytes a stream stands for; `None` if it is damaged from its beginning on.
+fn unpacked(stream: &Stream) -> Option<Vec<u8>> {
+    let bytes = stream.decompressed_content().ok()?;
+    (stream.content.is_empty() || !bytes.is_empty()).then_some(bytes)
 }
 
 fn inherited_resources(pdf: &Pdf, page: ObjectId) -> Dictionary {
@@ -131,6 +143,10 @@ struct Cleaner<'a> {
     forms: HashMap<ObjectId, usize>,
     /// The forms being cleaned, outermost first.
     path: Vec<ObjectId>,
+    /// Whether any text is shown.
+    shows_text: bool,
+    /// Whether any text is left out because its font is missing.
+    loses_text: bool,
 }
 
 impl Cleaner<'_> {
@@ -144,6 +160,10 @@ impl Cleaner<'_> {
         for operation in operations {
             let Operation { operator, operands } = operation;
             let is_shown = has_font;
+            if matches!(operator.as_str(), "Tj" | "TJ" | "'" | "\"") {
+                self.shows_text |= is_shown;
+                self.loses_text |= !is_shown;
+            }
             match (operator.as_str(), &operands[..]) {
                 ("q", _) => saved.push(has_font),
                 ("Q", _) => has_font = saved.pop().unwrap_or(has_font),
@@ -215,7 +235,7 @@ impl Cleaner<'_> {
         if !has_name(&stream.dict, b"Subtype", b"Form") {
             return None;
         }
-        let content = unpacked(stream);
+        let content = unpacked(stream)?;
         let own = stream
             .dict
             .get_deref(b"Resources", self.pdf)

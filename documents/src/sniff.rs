@@ -101,10 +101,16 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
     if bytes.get(60..68) == Some(b"BOOKMOBI") {
         return unsupported("a Kindle (MOBI) book", SAVE_AS);
     }
-    if matches!(extension.as_str(), "html" | "htm" | "xhtml")
-        || (extension.is_empty() && opens_like_html(bytes))
-    {
+    let is_html = matches!(extension.as_str(), "html" | "htm" | "xhtml");
+    // A "PDF" that is a web page is what a failed download leaves behind.
+    if is_html || (matches!(extension.as_str(), "" | "pdf") && opens_like_html(bytes)) {
         return unsupported("a web page", PRINT_PAGE);
+    }
+    if extension == "pdf" && !bytes.trim_ascii().is_empty() {
+        return Err(DocumentError::PdfBroken {
+            name: name.to_owned(),
+            reason: "it does not begin with %PDF".to_owned(),
+        });
     }
     Ok(by_extension(name, &extension))
 }

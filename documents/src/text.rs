@@ -150,35 +150,30 @@ fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32, encoding: &'static str) -> Deco
 
 /// Windows tools leave the mark out now and then. Spaces and line ends, one byte of which is null, give it away.
 fn utf16_without_mark(bytes: &[u8]) -> Option<Decoded> {
-    let nulls_at = |parity: usize| {
-        bytes
-            .iter()
-            .skip(parity)
-            .step_by(2)
-            .filter(|b| **b == 0)
-            .count()
-    };
-    let (even, odd) = (nulls_at(0), nulls_at(1));
-    // The null is the high byte: the first of a pair when big-endian. A character like U+0100 has it the other way.
-    let encoding = if odd > 8 * even {
-        UTF_16LE
-    } else if even > 8 * odd {
-        UTF_16BE
-    } else {
-        return None;
-    };
     let whole = &bytes[..bytes.len() & !1];
-    let text = encoding.decode_without_bom_handling_and_without_replacement(whole)?;
-    let is_text = |c: char| {
-        c.is_alphanumeric() || c.is_whitespace() || c.is_ascii_punctuation() || is_sign(c)
-    };
-    let (mut characters, mut strange) = (0_usize, 0_usize);
-    for c in text.chars() {
-        characters += 1;
-        strange += usize::from(!is_text(c));
-    }
-    // Numbers in a binary file decode to control characters and to letters of every script at once.
-    (strange * 50 <= characters).then(|| named(text.into_owned(), encoding, 0))
+    // The wrong order can pass too, since swapped ideographs are often ideographs: then the one with more spaces,
+    // line ends and full stops is meant, which no text does without.
+    let ends = |c: char| matches!(c, ' ' | '\n' | '\u{3000}'..='\u{3002}' | '\u{ff0c}');
+    [UTF_16LE, UTF_16BE]
+        .into_iter()
+        .filter_map(|encoding| {
+            let text = encoding.decode_without_bom_handling_and_without_replacement(whole)?;
+            let (mut characters, mut strange, mut separators) = (0_usize, 0_usize, 0_usize);
+            for c in text.chars() {
+                characters += 1;
+                separators += usize::from(ends(c));
+                strange += usize::from(!is_text(c));
+            }
+            // Numbers in a binary file decode to control characters and to signs that no script has.
+            let is_plausible = separators > 0 && strange * 50 <= characters;
+            is_plausible.then(|| (separators, named(text.into_owned(), encoding, 0)))
+        })
+        .max_by_key(|(separators, _)| *separators)
+        .map(|(_, decoded)| decoded)
+}
+
+fn is_text(c: char) -> bool {
+    c.is_alphanumeric() || c.is_whitespace() || c.is_ascii_punctuation() || is_sign(c)
 }
 
 /// Punctuation, symbols, CJK signs and full-width forms, emoji.
