@@ -204,6 +204,44 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
     }
 }
 
+/// `out[key] += sum over lanes of share[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, hidden keys left out as in
+/// [`softmax_tile`]. One key per element of `out`.
+///
+/// # Safety
+/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn add_probabilities<V: Lanes>(
+    across: usize,
+    logits: *const f32,
+    last_visible: Option<*const f32>,
+    log_sum_exp: *const f32,
+    share: *const f32,
+    out: &mut [f32],
+) {
+    let keys = out.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        for first in (0..keys).step_by(4) {
+            let mut sums = [V::splat(0.0); 4];
+            for (key, sum) in (first..keys).zip(&mut sums) {
+                for v in 0..across {
+                    let column = v * V::N;
+                    let mut logit = V::load(logits.add(key * across * V::N + column));
+                    if let Some(last_visible) = last_visible {
+                        let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
+                        logit = V::select_less(last, key, V::splat(f32::NEG_INFINITY), logit);
+                    }
+                    let p = logit.sub(V::load(log_sum_exp.add(column))).exp();
+                    *sum = p.mul_add(V::load(share.add(column)), *sum);
+                }
+            }
+            for (out, sum) in out[first..].iter_mut().zip(V::sum4(sums)) {
+                *out += sum;
+            }
+        }
+    }
+}
+
 /// Writes one query row, times `scale`, down one lane of a panel `[head_dim][width]`.
 ///
 /// # Safety
@@ -239,5 +277,18 @@ pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) ->
         }
         let skip = scratch.as_ptr().align_offset(64).min(LINE);
         work(&mut scratch[skip..skip + len])
+    })
+}
+
+/// Consecutive parts of `scratch`, of the given sizes.
+#[inline(always)]
+pub(crate) fn split<const PARTS: usize>(
+    mut scratch: &mut [f32],
+    sizes: [usize; PARTS],
+) -> [&mut [f32]; PARTS] {
+    sizes.map(|size| {
+        let (part, rest) = std::mem::take(&mut scratch).split_at_mut(size);
+        scratch = rest;
+        part
     })
 }

@@ -4,7 +4,7 @@
 //! the positions of the text.
 
 use crate::panel::{
-    PANEL, Running, Strided, TILE, WIDEST, pack_lane, product, softmax_tile, with_scratch,
+    PANEL, Running, Strided, TILE, WIDEST, pack_lane, product, softmax_tile, split, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
@@ -259,17 +259,4 @@ unsafe fn attend_lanes<V: Lanes>(
             unsafe { log_sum_exp.part(at..at + 1)[0] = max[lane] + sum[lane].ln() };
         }
     }
-}
-
-/// Consecutive parts of `scratch`, of the given sizes.
-#[inline(always)]
-fn split<const PARTS: usize>(
-    mut scratch: &mut [f32],
-    sizes: [usize; PARTS],
-) -> [&mut [f32]; PARTS] {
-    sizes.map(|size| {
-        let (part, rest) = std::mem::take(&mut scratch).split_at_mut(size);
-        scratch = rest;
-        part
-    })
 }

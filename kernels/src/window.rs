@@ -3,7 +3,28 @@
 //! Not the selection itself: no pooling over neighbours, no mean over the query group, no top-k (see `kept-policies`).
 //! A window as long as the prompt gives the column sums of H2O and EMS, a window of one row the signal of TOVA.
 
-use crate::{HeadShape, RowStore, Stop, Stopped, reference};
+use std::ops::Range;
+
+use crate::panel::{
+    Running, Strided, TILE, WIDEST, add_probabilities, pack_lane, product, softmax_tile, split,
+    with_scratch,
+};
+use crate::simd::{Lanes, by_level, simd_level};
+use crate::threads::{SharedMut, for_each_range};
+use crate::{HeadShape, RowStore, Stop, Stopped};
+
+/// Window rows that pass over the keys together.
+const ROWS: usize = 64;
+
+/// Keys whose scores one work item adds up: a second-level cache holds them while all window rows pass over them.
+const SPAN: usize = 512;
+
+/// Work items wanted for the first pass, so that a short window over a long prompt still uses every thread. Not the
+/// number of threads: scores must not depend on it.
+const ITEMS: usize = 64;
+
+/// Below every real logit, yet finite: a span that a row cannot see at all must not give infinity minus infinity.
+const UNSEEN: f32 = -1e30;
 
 /// The keys over which the softmax of [`window_scores`] sums to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +88,268 @@ impl WindowScores<'_> {
 }
 
 /// Writes `out [q_heads, tokens]`: the weighted sum over the window's rows of the causal softmax probability, in f32.
+///
+/// Two passes over the keys: the first finds each row's log-sum-exp, the second adds up `exp(logit - log_sum_exp)`.
+/// Nothing of size `w x tokens` is ever held.
 pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> Result<(), Stopped> {
     task.check(out);
     stop.check()?;
-    reference::window_scores(task, out);
-    Ok(())
+    out.fill(0.0);
+    let keys = task.keys_of_rows(task.rows());
+    if keys == 0 {
+        return Ok(()); // nothing before the window to normalise over
+    }
+    let log_sum_exp = log_sum_exp(task, stop)?;
+    let (shape, level) = (&task.shape, simd_level());
+    let spans = keys.div_ceil(SPAN);
+    let pass = Pass::Add {
+        log_sum_exp: &log_sum_exp,
+        out: SharedMut::new(out),
+    };
+    for_each_range(spans * shape.kv_heads, |items| {
+        for item in items {
+            let (kv_head, start) = (item % shape.kv_heads, item / shape.kv_heads * SPAN);
+            let span = start..keys.min(start + SPAN);
+            for first in (0..task.rows()).step_by(ROWS) {
+                let rows = Rows::new(task, kv_head, first);
+                with_scratch(rows.scratch(shape), |scratch| {
+                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is checked.
+                    unsafe { visit_span(level, task, &rows, span.clone(), &pass, stop, scratch) }
+                });
+            }
+        }
+    });
+    // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    stop.check()
+}
+
+/// Natural log-sum-exp of every window row over its keys, `[q_heads, w]`.
+fn log_sum_exp(task: &WindowScores<'_>, stop: &Stop) -> Result<Vec<f32>, Stopped> {
+    let (shape, level, window) = (&task.shape, simd_level(), task.rows());
+    let keys = task.keys_of_rows(window);
+    let row_tiles = window.div_ceil(ROWS);
+    let spans = ITEMS.div_ceil(row_tiles * shape.kv_heads);
+    let span = keys.div_ceil(spans).next_multiple_of(TILE);
+    let spans = keys.div_ceil(span);
+    // Largest logit and sum of each row over each span. [spans, q_heads, w] each
+    let size = spans * shape.q_heads * window;
+    let (mut max, mut sum) = (vec![UNSEEN; size], vec![0.0; size]);
+    let pass = Pass::Measure {
+        span,
+        max: SharedMut::new(&mut max),
+        sum: SharedMut::new(&mut sum),
+    };
+    for_each_range(row_tiles * shape.kv_heads * spans, |items| {
+        for item in items {
+            // Later rows see more keys: longest items first.
+            let tile = row_tiles - 1 - item / (shape.kv_heads * spans);
+            let rows = Rows::new(task, item / spans % shape.kv_heads, tile * ROWS);
+            let start = item % spans * span;
+            let columns = start..keys.min(start + span);
+            with_scratch(rows.scratch(shape), |scratch| {
+                // SAFETY: `level` was detected; each item writes the partials of its own rows, heads and span.
+                unsafe { visit_span(level, task, &rows, columns.clone(), &pass, stop, scratch) }
+            });
+        }
+    });
+    drop(pass);
+    stop.check()?;
+    let rows = shape.q_heads * window;
+    let total = |row: usize| {
+        let parts = || (row..size).step_by(rows);
+        let largest = parts().fold(UNSEEN, |largest, part| largest.max(max[part]));
+        let sum: f32 = parts()
+            .map(|part| (max[part] - largest).exp() * sum[part])
+            .sum();
+        largest + sum.ln()
+    };
+    Ok((0..rows).map(total).collect())
+}
+
+/// Window rows `first..first + rows` with the heads of one group. Head `g`, row `r` is lane `g * lanes + r`.
+struct Rows {
+    kv_head: usize,
+    first: usize,
+    rows: usize,
+}
+
+impl Rows {
+    fn new(task: &WindowScores<'_>, kv_head: usize, first: usize) -> Self {
+        Self {
+            kv_head,
+            first,
+            rows: ROWS.min(task.rows() - first),
+        }
+    }
+
+    /// f32 of scratch, enough for vectors of any level.
+    fn scratch(&self, shape: &HeadShape) -> usize {
+        let lanes = self.rows.next_multiple_of(WIDEST);
+        (shape.head_dim + 4) * lanes * shape.group() + (TILE + 1) * lanes
+    }
+}
+
+impl WindowScores<'_> {
+    /// Keys that the first `rows` window rows see between them.
+    fn keys_of_rows(&self, rows: usize) -> usize {
+        let prefix = self.tokens - self.rows();
+        match self.normalise {
+            Normalise::All => prefix + rows,
+            Normalise::Prefix => prefix,
+        }
+    }
+
+    /// Last key that window row `row` sees; the prefix is not empty.
+    fn last_key(&self, row: usize) -> usize {
+        self.keys_of_rows(row + 1) - 1
+    }
+}
+
+enum Pass<'a> {
+    /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys, which are span
+    /// number `first key / span`. `[spans, q_heads, w]` each
+    Measure {
+        span: usize,
+        max: SharedMut<'a, f32>,
+        sum: SharedMut<'a, f32>,
+    },
+    /// Adds the weighted probabilities of the rows to `out [q_heads, tokens]`; `log_sum_exp` is `[q_heads, w]`.
+    Add {
+        log_sum_exp: &'a [f32],
+        out: SharedMut<'a, f32>,
+    },
+}
+
+by_level! {
+    /// Passes the rows over the keys `columns`.
+    ///
+    /// # Safety
+    /// The level's instructions exist, and nobody else writes what the pass writes for these rows, heads and columns.
+    unsafe fn visit_span(
+        task: &WindowScores<'_>, rows: &Rows, columns: Range<usize>, pass: &Pass<'_>, stop: &Stop, scratch: &mut [f32],
+    ) = visit_span_lanes;
+}
+
+#[inline(always)]
+unsafe fn visit_span_lanes<V: Lanes>(
+    task: &WindowScores<'_>,
+    rows: &Rows,
+    columns: Range<usize>,
+    pass: &Pass<'_>,
+    stop: &Stop,
+    scratch: &mut [f32],
+) {
+    let HeadShape {
+        q_heads, head_dim, ..
+    } = task.shape;
+    let (group, window, tokens) = (task.shape.group(), task.rows(), task.tokens);
+    let lanes = rows.rows.next_multiple_of(V::N);
+    let panel = V::ACROSS * V::N;
+    let all = lanes * group;
+    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding.
+    let sizes = [
+        head_dim * all,
+        TILE * lanes.min(panel),
+        lanes,
+        all,
+        all,
+        all,
+    ];
+    let [queries, logits, visible, level, share, keep] = split(scratch, sizes);
+    queries.fill(0.0); // lanes beyond the rows stay harmless
+    level.fill(if matches!(pass, Pass::Add { .. }) {
+        0.0
+    } else {
+        UNSEEN
+    });
+    share.fill(0.0);
+    for (g, r) in (0..group).flat_map(|g| (0..rows.rows).map(move |r| (g, r))) {
+        let (h, row, lane) = (rows.kv_head * group + g, rows.first + r, g * lanes + r);
+        let query = &task.queries[(row * q_heads + h) * head_dim..][..head_dim];
+        let first = g * lanes + r / panel * panel;
+        let width = panel.min((g + 1) * lanes - first);
+        // SAFETY: the panel `[head_dim][width]` starts at element `head_dim * first` of `queries`.
+        unsafe {
+            pack_lane(
+                query,
+                task.scale,
+                queries[head_dim * first..].as_mut_ptr(),
+                width,
+                lane - first,
+            )
+        };
+        if let Pass::Add { log_sum_exp, .. } = pass {
+            level[lane] = log_sum_exp[h * window + row];
+            share[lane] = task
+                .row_weights
+                .map_or(1.0 / window as f32, |weights| weights[row]);
+        }
+    }
+    let keys = task.keys.head(rows.kv_head);
+    let last_row = rows.first + rows.rows - 1;
+    let end = columns.end.min(task.last_key(last_row) + 1);
+    for tile in (columns.start..end).step_by(TILE) {
+        if stop.is_requested() {
+            return;
+        }
+        let count = TILE.min(end - tile);
+        let causal = task.last_key(rows.first) < tile + count - 1;
+        for (r, visible) in visible.iter_mut().enumerate() {
+            // Negative when the whole tile lies after the row; exact in f32 below 2^24.
+            *visible = task.last_key((rows.first + r).min(last_row)) as f32 - tile as f32;
+        }
+        let left = Strided {
+            start: keys[tile * head_dim..].as_ptr(),
+            row_stride: head_dim,
+            step_stride: 1,
+        };
+        for start in (0..all)
+            .step_by(lanes)
+            .flat_map(|head| (head..head + lanes).step_by(panel))
+        {
+            let (g, width) = (start / lanes, panel.min(lanes - start % lanes));
+            let across = width / V::N;
+            // SAFETY: sizes as drawn in `panel.rs`; the columns of `out` are this item's alone.
+            unsafe {
+                let from = queries[head_dim * start..].as_ptr();
+                product::<V>(
+                    (count, head_dim, across),
+                    left,
+                    from,
+                    None,
+                    logits.as_mut_ptr(),
+                );
+                let visible = causal.then_some(visible[start % lanes..].as_ptr());
+                match pass {
+                    Pass::Measure { .. } => {
+                        let running = Running {
+                            max: level[start..].as_mut_ptr(),
+                            sum: share[start..].as_mut_ptr(),
+                            keep: keep[start..].as_mut_ptr(),
+                        };
+                        softmax_tile::<V>(count, across, logits.as_mut_ptr(), visible, running);
+                    }
+                    Pass::Add { out, .. } => {
+                        let at = (rows.kv_head * group + g) * tokens + tile;
+                        let out = out.part(at..at + count);
+                        let (level, share) = (level[start..].as_ptr(), share[start..].as_ptr());
+                        add_probabilities::<V>(across, logits.as_ptr(), visible, level, share, out);
+                    }
+                }
+            }
+        }
+    }
+    if let Pass::Measure { span, max, sum } = pass {
+        for g in 0..group {
+            let h = rows.kv_head * group + g;
+            let at = (columns.start / span * q_heads + h) * window + rows.first;
+            // SAFETY: these rows, heads and span are this item's alone.
+            unsafe {
+                max.part(at..at + rows.rows)
+                    .copy_from_slice(&level[g * lanes..][..rows.rows]);
+                sum.part(at..at + rows.rows)
+                    .copy_from_slice(&share[g * lanes..][..rows.rows]);
+            }
+        }
+    }
 }
