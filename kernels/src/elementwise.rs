@@ -174,7 +174,7 @@ fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[
     let rows = x.len() / width;
     assert_eq!(cos.len(), sin.len(), "cos and sin differ in length");
     assert!(
-        rows == 0 || (cos.len() % rows == 0 && 2 * (cos.len() / rows) <= head_dim),
+        rows == 0 || (cos.len().is_multiple_of(rows) && 2 * (cos.len() / rows) <= head_dim),
         "{} angles for {rows} rows of head_dim {head_dim}",
         cos.len()
     );

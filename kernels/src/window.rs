@@ -152,7 +152,6 @@ fn log_sum_exp(task: &WindowScores<'_>, stop: &Stop) -> Result<Vec<f32>, Stopped
             });
         }
     });
-    drop(pass);
     stop.check()?;
     let rows = shape.q_heads * window;
     let total = |row: usize| {
