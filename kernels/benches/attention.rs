@@ -20,11 +20,10 @@ fn main() {
         .skip(1)
         .find(|argument| !argument.starts_with('-'));
     let wants = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    println!("{:?}, {} threads", simd_level(), threads::count());
     println!(
-        "{:?}, {} threads, {:.0} GFLOP/s measured peak",
-        simd_level(),
-        threads::count(),
-        0.0
+        "  reading memory with all threads {:5.1} GB/s",
+        read_gigabytes()
     );
     for (q_heads, kv_heads, head_dim) in SHAPES {
         let shape = HeadShape {
@@ -114,6 +113,26 @@ fn decode(shape: HeadShape, rows: usize) {
         seconds * 1e3,
         bytes / seconds / 1e9
     );
+}
+
+/// What decode attention is bound by: adding up 256 MiB, each thread its part.
+fn read_gigabytes() -> f64 {
+    let data = wave(64 << 20);
+    let part = data.len() / threads::count();
+    let seconds = median(|| {
+        std::thread::scope(|scope| {
+            for part in data.chunks(part) {
+                scope.spawn(move || {
+                    let mut sums = [0.0f32; 64];
+                    for block in part.chunks_exact(64) {
+                        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+                    }
+                    black_box(sums);
+                });
+            }
+        });
+    });
+    size_of_val(data.as_slice()) as f64 / seconds / 1e9
 }
 
 /// Seconds of one run: the median of at least 5 runs, more when they are short.

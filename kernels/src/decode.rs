@@ -3,9 +3,8 @@
 //! Rows are an unordered set: there is no causal mask, every valid row is visible, and storage order does not matter.
 //! Writing the new token's own key and value into its row is done before, by the caller.
 
-use crate::elementwise::rotate_row;
-use crate::panel::WIDEST;
-use crate::simd::{Lanes, by_level, simd_level};
+use crate::simd::simd_level;
+use crate::span::{Logits, attend};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, Pairing, RowStore};
 
@@ -17,10 +16,10 @@ const SPAN: usize = 128;
 const SPANS: usize = 64;
 
 /// Rows of values that stay in the first cache levels while all heads of the group and all columns pass over them.
-const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 /// Rows whose dot products are summed across lanes together.
-const ROWS: usize = 4;
+pub(crate) const ROWS: usize = 4;
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -40,6 +39,33 @@ pub struct Rotation<'a> {
     pub pairing: Pairing,
     /// Position of every row of capacity: row `r` of kv head `h` is entry `keys.first_row(h) + r`.
     pub ranks: &'a [u32],
+}
+
+impl Rotation<'_> {
+    /// Checked here, because a panic inside the pool would leave candle's pool unusable.
+    fn check(&self, task: &DecodeAttention<'_>) {
+        let (rope_dim, head_dim) = (self.rope_dim, task.shape.head_dim);
+        assert!(
+            rope_dim > 0 && rope_dim.is_multiple_of(2) && rope_dim <= head_dim,
+            "rope_dim {rope_dim} for head_dim {head_dim}"
+        );
+        assert_eq!(
+            self.cos.len(),
+            self.sin.len(),
+            "cos and sin differ in length"
+        );
+        let positions = self.cos.len() / (rope_dim / 2);
+        for (h, &rows) in task.rows.iter().enumerate() {
+            let first = task.keys.first_row(h);
+            let highest = self.ranks[first..first + rows]
+                .iter()
+                .fold(0, |a, &b| a.max(b));
+            assert!(
+                (highest as usize) < positions,
+                "kv head {h} has rank {highest}, the angle tables hold {positions} positions"
+            );
+        }
+    }
 }
 
 /// Attention of one query row over `rows[h]` rows of each kv head.
@@ -80,6 +106,9 @@ impl DecodeAttention<'_> {
                 scratch.max_rows
             );
         }
+        if let Some(rotation) = &self.rotation {
+            rotation.check(self);
+        }
     }
 }
 
@@ -101,23 +130,23 @@ pub struct DecodeScratch {
 
 /// Rows `first..first + rows` of one kv head.
 #[derive(Clone, Copy, Debug)]
-struct Span {
-    kv_head: usize,
-    first: usize,
-    rows: usize,
+pub(crate) struct Span {
+    pub kv_head: usize,
+    pub first: usize,
+    pub rows: usize,
 }
 
 /// What one span leaves behind, for each head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
 /// values weighted by these; and room for keys that are rotated as they are read.
-struct Partial<'a> {
+pub(crate) struct Partial<'a> {
     /// `[group]`
-    max: &'a mut [f32],
+    pub max: &'a mut [f32],
     /// `[group]`
-    sum: &'a mut [f32],
+    pub sum: &'a mut [f32],
     /// `[group, head_dim]`
-    out: &'a mut [f32],
+    pub out: &'a mut [f32],
     /// `[ROWS, head_dim]`
-    rotated: &'a mut [f32],
+    pub rotated: &'a mut [f32],
 }
 
 impl<'a> Partial<'a> {
@@ -270,276 +299,6 @@ unsafe fn combine(
         let offset = 2 * shape.group() + g * head_dim;
         for (i, out) in out.iter_mut().enumerate() {
             *out += factor * at(item, offset + i);
-        }
-    }
-}
-
-/// Logits of the heads of a group over the rows of one span: head `g`, row `r` is `start[g * stride + r]`.
-#[derive(Clone, Copy)]
-struct Logits {
-    start: *mut f32,
-    stride: usize,
-}
-
-by_level! {
-    /// # Safety
-    /// The level's instructions exist, and nobody else touches the span's logits.
-    unsafe fn attend(task: &DecodeAttention<'_>, span: &Span, logits: Logits, partial: &mut Partial<'_>) = attend_lanes;
-}
-
-#[inline(always)]
-unsafe fn attend_lanes<V: Lanes>(
-    task: &DecodeAttention<'_>,
-    span: &Span,
-    logits: Logits,
-    partial: &mut Partial<'_>,
-) {
-    let HeadShape { head_dim, .. } = task.shape;
-    let group = task.shape.group();
-    let part = span.first * head_dim..(span.first + span.rows) * head_dim;
-    let values = &task.values.head(span.kv_head)[part];
-    let queries = &task.query[span.kv_head * group * head_dim..][..group * head_dim];
-    // SAFETY: pointers stay inside the slices above; the rest is the caller's promise.
-    unsafe {
-        for first in (0..span.rows).step_by(ROWS) {
-            let keys = key_rows(task, span, first, partial.rotated);
-            let rows = ROWS.min(span.rows - first);
-            let logits = Logits {
-                start: logits.start.add(first),
-                ..logits
-            };
-            for g in (0..group).step_by(V::ACROSS) {
-                let queries = queries[g * head_dim..].as_ptr();
-                let logits = Logits {
-                    start: logits.start.add(g * logits.stride),
-                    ..logits
-                };
-                let dots = (rows, head_dim, task.scale);
-                match V::ACROSS.min(group - g) {
-                    1 => dot_rows::<V, 1>(dots, keys, queries, logits),
-                    2 => dot_rows::<V, 2>(dots, keys, queries, logits),
-                    3 => dot_rows::<V, 3>(dots, keys, queries, logits),
-                    _ => dot_rows::<V, 4>(dots, keys, queries, logits),
-                }
-            }
-        }
-        for g in 0..group {
-            let row =
-                std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), span.rows);
-            (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
-        }
-        partial.out.fill(0.0);
-        for first in (0..span.rows).step_by(BLOCK) {
-            let rows = BLOCK.min(span.rows - first);
-            let values = &values[first * head_dim..(first + rows) * head_dim];
-            for g in (0..group).step_by(V::ACROSS) {
-                let weights = Logits {
-                    start: logits.start.add(g * logits.stride + first),
-                    ..logits
-                };
-                let out = partial.out[g * head_dim..].as_mut_ptr();
-                match V::ACROSS.min(group - g) {
-                    1 => add_values::<V, 1>((rows, head_dim), values, weights, out),
-                    2 => add_values::<V, 2>((rows, head_dim), values, weights, out),
-                    3 => add_values::<V, 3>((rows, head_dim), values, weights, out),
-                    _ => add_values::<V, 4>((rows, head_dim), values, weights, out),
-                }
-            }
-        }
-    }
-}
-
-/// Where the keys `first..first + ROWS` of the span are: in the store, or rotated into `rotated`. Past the span's end the
-/// last row repeats; its results are dropped.
-#[inline(always)]
-fn key_rows(
-    task: &DecodeAttention<'_>,
-    span: &Span,
-    first: usize,
-    rotated: &mut [f32],
-) -> [*const f32; ROWS] {
-    let head_dim = task.shape.head_dim;
-    let keys = task.keys.head(span.kv_head);
-    let mut pointers = [std::ptr::null(); ROWS];
-    for (i, pointer) in pointers.iter_mut().enumerate() {
-        let row = span.first + (first + i).min(span.rows - 1);
-        let key = &keys[row * head_dim..(row + 1) * head_dim];
-        *pointer = key.as_ptr();
-        if let Some(rotation) = &task.rotation {
-            let columns = rotation.rope_dim / 2;
-            let rank = rotation.ranks[task.keys.first_row(span.kv_head) + row] as usize;
-            let table = rank * columns..(rank + 1) * columns;
-            let target = &mut rotated[i * head_dim..(i + 1) * head_dim];
-            target.copy_from_slice(key);
-            rotate_row(
-                target,
-                &rotation.cos[table.clone()],
-                &rotation.sin[table],
-                rotation.pairing,
-            );
-        }
-    }
-    if task.rotation.is_some() {
-        for (i, pointer) in pointers.iter_mut().enumerate() {
-            *pointer = rotated[i * head_dim..].as_ptr();
-        }
-    }
-    pointers
-}
-
-/// `logits[g][r] = scale * keys[r] . queries[g]` for `HEADS` heads and the first `rows` of the key rows.
-///
-/// # Safety
-/// Each key has `head_dim` elements, `queries` is `[HEADS, head_dim]`, and `logits` covers the results.
-#[inline(always)]
-unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
-    (rows, head_dim, scale): (usize, usize, f32),
-    keys: [*const f32; ROWS],
-    queries: *const f32,
-    logits: Logits,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [[V::splat(0.0); ROWS]; HEADS];
-        let whole = head_dim - head_dim % V::N;
-        for i in (0..whole).step_by(V::N) {
-            let mut key = [V::splat(0.0); ROWS];
-            for (key, start) in key.iter_mut().zip(keys) {
-                *key = V::load(start.add(i));
-            }
-            for (g, sums) in sums.iter_mut().enumerate() {
-                let query = V::load(queries.add(g * head_dim + i));
-                for (sum, key) in sums.iter_mut().zip(key) {
-                    *sum = query.mul_add(key, *sum);
-                }
-            }
-        }
-        for (g, sums) in sums.into_iter().enumerate() {
-            let mut dots = V::sum4(sums);
-            for (dot, key) in dots.iter_mut().zip(keys) {
-                for i in whole..head_dim {
-                    *dot += *queries.add(g * head_dim + i) * *key.add(i);
-                }
-            }
-            for (r, dot) in dots.iter().enumerate().take(rows) {
-                *logits.start.add(g * logits.stride + r) = dot * scale;
-            }
-        }
-    }
-}
-
-/// Turns logits into `exp(logit - max)`; returns the maximum and the sum.
-///
-/// # Safety
-/// Runs at the level of `V`.
-#[inline(always)]
-unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
-    let mut largest = f32::NEG_INFINITY;
-    for &x in row.iter() {
-        largest = if x > largest { x } else { largest };
-    }
-    let mut sums = [0.0; WIDEST];
-    // SAFETY: whole vectors of the row, then one padded copy of what is left.
-    unsafe {
-        let max = V::splat(largest);
-        let mut sum = V::splat(0.0);
-        let mut chunks = row.chunks_exact_mut(V::N);
-        for chunk in &mut chunks {
-            let weight = V::load(chunk.as_ptr()).sub(max).exp();
-            weight.store(chunk.as_mut_ptr());
-            sum = sum.add(weight);
-        }
-        let rest = chunks.into_remainder();
-        let mut padded = [f32::NEG_INFINITY; WIDEST];
-        padded[..rest.len()].copy_from_slice(rest);
-        let weight = V::load(padded.as_ptr()).sub(max).exp();
-        weight.store(padded.as_mut_ptr());
-        rest.copy_from_slice(&padded[..rest.len()]);
-        sum.add(weight).store(sums.as_mut_ptr());
-    }
-    (largest, sums[..V::N].iter().sum())
-}
-
-/// `out[g] += sum over rows of weights[g][r] * values[r]` for `HEADS` heads.
-///
-/// # Safety
-/// `weights` covers `HEADS` x `rows` and `out` is `[HEADS, head_dim]`; runs at the level of `V`.
-#[inline(always)]
-unsafe fn add_values<V: Lanes, const HEADS: usize>(
-    (rows, head_dim): (usize, usize),
-    values: &[f32],
-    weights: Logits,
-    out: *mut f32,
-) {
-    let values = values.as_ptr();
-    let whole = head_dim - head_dim % V::N;
-    let mut column = 0;
-    // SAFETY: the caller's promise; columns stay below head_dim.
-    unsafe {
-        while column + 4 * V::N <= whole {
-            add_columns::<V, HEADS, 4>(
-                (rows, head_dim),
-                values.add(column),
-                weights,
-                out.add(column),
-            );
-            column += 4 * V::N;
-        }
-        while column < whole {
-            add_columns::<V, HEADS, 1>(
-                (rows, head_dim),
-                values.add(column),
-                weights,
-                out.add(column),
-            );
-            column += V::N;
-        }
-        for g in 0..HEADS {
-            for i in whole..head_dim {
-                for r in 0..rows {
-                    let weight = *weights.start.add(g * weights.stride + r);
-                    *out.add(g * head_dim + i) += weight * *values.add(r * head_dim + i);
-                }
-            }
-        }
-    }
-}
-
-/// [`add_values`] for `COLUMNS` vectors of each row, held in registers over all rows.
-///
-/// # Safety
-/// As [`add_values`].
-#[inline(always)]
-unsafe fn add_columns<V: Lanes, const HEADS: usize, const COLUMNS: usize>(
-    (rows, head_dim): (usize, usize),
-    values: *const f32,
-    weights: Logits,
-    out: *mut f32,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [[V::splat(0.0); COLUMNS]; HEADS];
-        for (g, sums) in sums.iter_mut().enumerate() {
-            for (c, sum) in sums.iter_mut().enumerate() {
-                *sum = V::load(out.add(g * head_dim + c * V::N));
-            }
-        }
-        for r in 0..rows {
-            let mut value = [V::splat(0.0); COLUMNS];
-            for (c, value) in value.iter_mut().enumerate() {
-                *value = V::load(values.add(r * head_dim + c * V::N));
-            }
-            for (g, sums) in sums.iter_mut().enumerate() {
-                let weight = V::splat(*weights.start.add(g * weights.stride + r));
-                for (sum, value) in sums.iter_mut().zip(value) {
-                    *sum = weight.mul_add(value, *sum);
-                }
-            }
-        }
-        for (g, sums) in sums.into_iter().enumerate() {
-            for (c, sum) in sums.into_iter().enumerate() {
-                sum.store(out.add(g * head_dim + c * V::N));
-            }
         }
     }
 }

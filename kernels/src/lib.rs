@@ -4,7 +4,7 @@
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
-//! - `decode.rs`: [`decode_attention`], one new token over the kept rows.
+//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
@@ -25,6 +25,7 @@ mod prefill;
 pub mod reference;
 mod rows;
 mod simd;
+mod span;
 mod stop;
 pub mod threads;
 mod window;

@@ -185,8 +185,12 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
             let before = V::load(running.max.add(column));
             // Four chains, because one maximum waits for the one before it.
             let mut maxima = [before; 4];
-            for key in 0..keys {
-                maxima[key % 4] = maxima[key % 4].max(V::load(logits.add(key * width)));
+            for first in (0..keys).step_by(4) {
+                for (key, max) in maxima.iter_mut().enumerate() {
+                    // A repeated last key changes no maximum.
+                    let key = (first + key).min(keys - 1);
+                    *max = max.max(V::load(logits.add(key * width)));
+                }
             }
             let max = maxima[0].max(maxima[1]).max(maxima[2].max(maxima[3]));
             max.store(running.max.add(column));

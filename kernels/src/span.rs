@@ -1,0 +1,280 @@
+//! One span of decode attention: a run of rows of one kv head, for all heads of its group.
+//!
+//! Each key and each value row comes from memory once for the whole group. What to do with several spans is decided in
+//! `decode.rs`; the causal tiles of a prompt are in `panel.rs`.
+
+use crate::HeadShape;
+use crate::decode::{BLOCK, DecodeAttention, Partial, ROWS, Span};
+use crate::elementwise::rotate_row;
+use crate::panel::WIDEST;
+use crate::simd::{Lanes, by_level};
+
+/// Logits of the heads of a group over the rows of one span: head `g`, row `r` is `start[g * stride + r]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Logits {
+    pub start: *mut f32,
+    pub stride: usize,
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist, and nobody else touches the span's logits.
+    pub(crate) unsafe fn attend(task: &DecodeAttention<'_>, span: &Span, logits: Logits, partial: &mut Partial<'_>) = attend_lanes;
+}
+
+#[inline(always)]
+unsafe fn attend_lanes<V: Lanes>(
+    task: &DecodeAttention<'_>,
+    span: &Span,
+    logits: Logits,
+    partial: &mut Partial<'_>,
+) {
+    let HeadShape { head_dim, .. } = task.shape;
+    let group = task.shape.group();
+    let part = span.first * head_dim..(span.first + span.rows) * head_dim;
+    let values = &task.values.head(span.kv_head)[part];
+    let queries = &task.query[span.kv_head * group * head_dim..][..group * head_dim];
+    // SAFETY: pointers stay inside the slices above; the rest is the caller's promise.
+    unsafe {
+        for first in (0..span.rows).step_by(ROWS) {
+            let keys = key_rows(task, span, first, partial.rotated);
+            let rows = ROWS.min(span.rows - first);
+            let logits = Logits {
+                start: logits.start.add(first),
+                ..logits
+            };
+            for g in (0..group).step_by(V::ACROSS) {
+                let queries = queries[g * head_dim..].as_ptr();
+                let logits = Logits {
+                    start: logits.start.add(g * logits.stride),
+                    ..logits
+                };
+                let dots = (rows, head_dim, task.scale);
+                match V::ACROSS.min(group - g) {
+                    1 => dot_rows::<V, 1>(dots, keys, queries, logits),
+                    2 => dot_rows::<V, 2>(dots, keys, queries, logits),
+                    3 => dot_rows::<V, 3>(dots, keys, queries, logits),
+                    _ => dot_rows::<V, 4>(dots, keys, queries, logits),
+                }
+            }
+        }
+        for g in 0..group {
+            let row =
+                std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), span.rows);
+            (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
+        }
+        partial.out.fill(0.0);
+        for first in (0..span.rows).step_by(BLOCK) {
+            let rows = BLOCK.min(span.rows - first);
+            let values = &values[first * head_dim..(first + rows) * head_dim];
+            for g in (0..group).step_by(V::ACROSS) {
+                let weights = Logits {
+                    start: logits.start.add(g * logits.stride + first),
+                    ..logits
+                };
+                let out = partial.out[g * head_dim..].as_mut_ptr();
+                match V::ACROSS.min(group - g) {
+                    1 => add_values::<V, 1>((rows, head_dim), values, weights, out),
+                    2 => add_values::<V, 2>((rows, head_dim), values, weights, out),
+                    3 => add_values::<V, 3>((rows, head_dim), values, weights, out),
+                    _ => add_values::<V, 4>((rows, head_dim), values, weights, out),
+                }
+            }
+        }
+    }
+}
+
+/// Where the keys `first..first + ROWS` of the span are: in the store, or rotated into `rotated`. Past the span's end the
+/// last row repeats; its results are dropped.
+#[inline(always)]
+fn key_rows(
+    task: &DecodeAttention<'_>,
+    span: &Span,
+    first: usize,
+    rotated: &mut [f32],
+) -> [*const f32; ROWS] {
+    let head_dim = task.shape.head_dim;
+    let keys = task.keys.head(span.kv_head);
+    let mut pointers = [std::ptr::null(); ROWS];
+    for (i, pointer) in pointers.iter_mut().enumerate() {
+        let row = span.first + (first + i).min(span.rows - 1);
+        let key = &keys[row * head_dim..(row + 1) * head_dim];
+        *pointer = key.as_ptr();
+        if let Some(rotation) = &task.rotation {
+            let columns = rotation.rope_dim / 2;
+            let rank = rotation.ranks[task.keys.first_row(span.kv_head) + row] as usize;
+            let table = rank * columns..(rank + 1) * columns;
+            let target = &mut rotated[i * head_dim..(i + 1) * head_dim];
+            target.copy_from_slice(key);
+            rotate_row(
+                target,
+                &rotation.cos[table.clone()],
+                &rotation.sin[table],
+                rotation.pairing,
+            );
+        }
+    }
+    if task.rotation.is_some() {
+        for (i, pointer) in pointers.iter_mut().enumerate() {
+            *pointer = rotated[i * head_dim..].as_ptr();
+        }
+    }
+    pointers
+}
+
+/// `logits[g][r] = scale * keys[r] . queries[g]` for `HEADS` heads and the first `rows` of the key rows.
+///
+/// # Safety
+/// Each key has `head_dim` elements, `queries` is `[HEADS, head_dim]`, and `logits` covers the results.
+#[inline(always)]
+unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
+    (rows, head_dim, scale): (usize, usize, f32),
+    keys: [*const f32; ROWS],
+    queries: *const f32,
+    logits: Logits,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::splat(0.0); ROWS]; HEADS];
+        let whole = head_dim - head_dim % V::N;
+        for i in (0..whole).step_by(V::N) {
+            let mut key = [V::splat(0.0); ROWS];
+            for (key, start) in key.iter_mut().zip(keys) {
+                *key = V::load(start.add(i));
+            }
+            for (g, sums) in sums.iter_mut().enumerate() {
+                let query = V::load(queries.add(g * head_dim + i));
+                for (sum, key) in sums.iter_mut().zip(key) {
+                    *sum = query.mul_add(key, *sum);
+                }
+            }
+        }
+        for (g, sums) in sums.into_iter().enumerate() {
+            let mut dots = V::sum4(sums);
+            for (dot, key) in dots.iter_mut().zip(keys) {
+                for i in whole..head_dim {
+                    *dot += *queries.add(g * head_dim + i) * *key.add(i);
+                }
+            }
+            for (r, dot) in dots.iter().enumerate().take(rows) {
+                *logits.start.add(g * logits.stride + r) = dot * scale;
+            }
+        }
+    }
+}
+
+/// Turns logits into `exp(logit - max)`; returns the maximum and the sum.
+///
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
+    let mut largest = f32::NEG_INFINITY;
+    for &x in row.iter() {
+        largest = if x > largest { x } else { largest };
+    }
+    let mut sums = [0.0; WIDEST];
+    // SAFETY: whole vectors of the row, then one padded copy of what is left.
+    unsafe {
+        let max = V::splat(largest);
+        let mut sum = V::splat(0.0);
+        let mut chunks = row.chunks_exact_mut(V::N);
+        for chunk in &mut chunks {
+            let weight = V::load(chunk.as_ptr()).sub(max).exp();
+            weight.store(chunk.as_mut_ptr());
+            sum = sum.add(weight);
+        }
+        let rest = chunks.into_remainder();
+        let mut padded = [f32::NEG_INFINITY; WIDEST];
+        padded[..rest.len()].copy_from_slice(rest);
+        let weight = V::load(padded.as_ptr()).sub(max).exp();
+        weight.store(padded.as_mut_ptr());
+        rest.copy_from_slice(&padded[..rest.len()]);
+        sum.add(weight).store(sums.as_mut_ptr());
+    }
+    (largest, sums[..V::N].iter().sum())
+}
+
+/// `out[g] += sum over rows of weights[g][r] * values[r]` for `HEADS` heads.
+///
+/// # Safety
+/// `weights` covers `HEADS` x `rows` and `out` is `[HEADS, head_dim]`; runs at the level of `V`.
+#[inline(always)]
+unsafe fn add_values<V: Lanes, const HEADS: usize>(
+    (rows, head_dim): (usize, usize),
+    values: &[f32],
+    weights: Logits,
+    out: *mut f32,
+) {
+    let values = values.as_ptr();
+    let whole = head_dim - head_dim % V::N;
+    let mut column = 0;
+    // SAFETY: the caller's promise; columns stay below head_dim.
+    unsafe {
+        while column + 4 * V::N <= whole {
+            add_columns::<V, HEADS, 4>(
+                (rows, head_dim),
+                values.add(column),
+                weights,
+                out.add(column),
+            );
+            column += 4 * V::N;
+        }
+        while column < whole {
+            add_columns::<V, HEADS, 1>(
+                (rows, head_dim),
+                values.add(column),
+                weights,
+                out.add(column),
+            );
+            column += V::N;
+        }
+        for g in 0..HEADS {
+            for i in whole..head_dim {
+                for r in 0..rows {
+                    let weight = *weights.start.add(g * weights.stride + r);
+                    *out.add(g * head_dim + i) += weight * *values.add(r * head_dim + i);
+                }
+            }
+        }
+    }
+}
+
+/// [`add_values`] for `COLUMNS` vectors of each row, held in registers over all rows.
+///
+/// # Safety
+/// As [`add_values`].
+#[inline(always)]
+unsafe fn add_columns<V: Lanes, const HEADS: usize, const COLUMNS: usize>(
+    (rows, head_dim): (usize, usize),
+    values: *const f32,
+    weights: Logits,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::splat(0.0); COLUMNS]; HEADS];
+        for (g, sums) in sums.iter_mut().enumerate() {
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(out.add(g * head_dim + c * V::N));
+            }
+        }
+        for r in 0..rows {
+            let mut value = [V::splat(0.0); COLUMNS];
+            for (c, value) in value.iter_mut().enumerate() {
+                *value = V::load(values.add(r * head_dim + c * V::N));
+            }
+            for (g, sums) in sums.iter_mut().enumerate() {
+                let weight = V::splat(*weights.start.add(g * weights.stride + r));
+                for (sum, value) in sums.iter_mut().zip(value) {
+                    *sum = weight.mul_add(value, *sum);
+                }
+            }
+        }
+        for (g, sums) in sums.into_iter().enumerate() {
+            for (c, sum) in sums.into_iter().enumerate() {
+                sum.store(out.add(g * head_dim + c * V::N));
+            }
+        }
+    }
+}
