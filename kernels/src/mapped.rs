@@ -12,6 +12,8 @@
 //!                 ^ start, aligned for the block      rows * cols / block elements in all
 //! ```
 
+mod dequantise;
+
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
@@ -420,21 +422,31 @@ impl MappedMatrix {
         done.expect("k_quants::matmul fails only by its own asserts, which are the two above");
     }
 
-    /// One row as f32, `out [cols]`.
+    /// One row as f32, `out [cols]`; allocates nothing.
     ///
     /// # Panics
     /// When `row` or the length of `out` does not fit.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "out is [cols]");
-        self.blocks
-            .row_to_f32(self.cols / self.dtype.block_size(), row, out);
+        let row_bytes = self.size_in_bytes() / self.rows;
+        let bytes = || &self.blocks.bytes()[row * row_bytes..][..row_bytes];
+        match self.dtype {
+            GgmlDType::Q4K => dequantise::row(bytes(), out, dequantise::q4_k),
+            GgmlDType::Q5K => dequantise::row(bytes(), out, dequantise::q5_k),
+            GgmlDType::Q6K => dequantise::row(bytes(), out, dequantise::q6_k),
+            _ => self
+                .blocks
+                .row_to_f32(self.cols / self.dtype.block_size(), row, out),
+        }
     }
 
     /// Some rows as a tensor for candle's prefill tiles; it shares the mapped bytes until candle repacks it.
     ///
-    /// Q4_0 has no tiles in candle, and its numbers are exact in Q8_0 (`d * (q - 8)`, the same `d`), so its rows are
-    /// handed over as a Q8_0 copy: 1.9 times the bytes and about four times the speed.
+    /// Two cases that candle's x86 tiles leave to a path several times slower are handed over as a Q8_0 copy instead,
+    /// exactly the same numbers: Q4_0 (`d * (q - 8)` is a Q8_0 number of the same `d`), and Q8_0 or Q4_0 rows that are
+    /// no multiple of 256, which are filled up with zeros. The tensor then has more columns than the matrix, and the
+    /// inputs are to be filled up with zeros too.
     ///
     /// # Panics
     /// When the rows are not in the matrix.
@@ -446,30 +458,79 @@ impl MappedMatrix {
         );
         let row_blocks = self.cols / self.dtype.block_size();
         let blocks = rows.start * row_blocks..rows.end * row_blocks;
+        let cols = self.panel_cols();
+        let ragged = cols != self.cols;
         let storage: Box<dyn QuantizedType> = match self.dtype {
-            GgmlDType::Q4_0 => Box::new(widen_q4_0(
+            GgmlDType::Q4_0 if q8_0_tiles() => Box::new(as_q8_0::<18>(
                 &self.blocks.bytes()[blocks.start * 18..blocks.end * 18],
+                row_blocks,
+                cols,
+                widen_q4_0,
+            )),
+            GgmlDType::Q8_0 if ragged => Box::new(as_q8_0::<34>(
+                &self.blocks.bytes()[blocks.start * 34..blocks.end * 34],
+                row_blocks,
+                cols,
+                |block| *block,
             )),
             _ => self.blocks.slice(blocks),
         };
-        QTensor::new(QStorage::Cpu(storage), (rows.len(), self.cols))
+        QTensor::new(QStorage::Cpu(storage), (rows.len(), cols))
             .expect("rows of whole blocks, which is all that QTensor::new checks")
+    }
+
+    /// Columns of a [`Self::panel`]: those of the matrix, or the next multiple of 256.
+    pub fn panel_cols(&self) -> usize {
+        match self.dtype {
+            GgmlDType::Q4_0 | GgmlDType::Q8_0 if q8_0_tiles() => {
+                self.cols.next_multiple_of(k_quants::QK_K)
+            }
+            _ => self.cols,
+        }
     }
 }
 
-/// Q4_0 blocks (`f16 d`, 16 bytes: numbers 0..16 in the low nibbles, 16..32 in the high ones) as Q8_0 blocks
-/// (`f16 d`, 32 signed bytes). Exact.
-fn widen_q4_0(bytes: &[u8]) -> Vec<BlockQ8_0> {
-    let mut out = Vec::with_capacity(bytes.len() / 18);
-    for block in bytes.chunks_exact(18) {
-        let mut wide = [0u8; 34];
-        wide[..2].copy_from_slice(&block[..2]);
-        for (i, q) in block[2..].iter().enumerate() {
-            wide[2 + i] = (q & 15).wrapping_sub(8);
-            wide[18 + i] = (q >> 4).wrapping_sub(8);
+/// Whether candle has Q8_0 tiles for this processor that need rows of whole super-blocks: x86 with 8-bit dot products
+/// (its `repack_x86::select`). On ARM it tiles Q4_0 and any row length itself.
+fn q8_0_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni"))
+            || (is_x86_feature_detected!("avxvnni") && is_x86_feature_detected!("avx2"))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Rows of `row_blocks` blocks of `N` bytes as Q8_0 rows of `cols` numbers, the rest of each row zero.
+fn as_q8_0<const N: usize>(
+    bytes: &[u8],
+    row_blocks: usize,
+    cols: usize,
+    convert: impl Fn(&[u8; N]) -> [u8; 34],
+) -> Vec<BlockQ8_0> {
+    let wide_blocks = cols / BlockQ8_0::BLCK_SIZE;
+    let (blocks, _) = bytes.as_chunks::<N>();
+    let mut out = Vec::with_capacity(blocks.len() / row_blocks * wide_blocks);
+    for row in blocks.chunks_exact(row_blocks) {
+        for block in row {
+            let wide = convert(block);
+            // SAFETY: 34 bytes are the size of a BlockQ8_0, any bytes are one (PlainBlock), and the read is unaligned.
+            out.push(unsafe { wide.as_ptr().cast::<BlockQ8_0>().read_unaligned() });
         }
-        // SAFETY: 34 bytes are the size of a BlockQ8_0, any bytes are one (PlainBlock), and the read is unaligned.
-        out.push(unsafe { wide.as_ptr().cast::<BlockQ8_0>().read_unaligned() });
+        out.resize(out.len() + wide_blocks - row_blocks, BlockQ8_0::zeros());
     }
     out
+}
+
+/// A Q4_0 block (`f16 d`, 16 bytes: numbers 0..16 in the low nibbles, 16..32 in the high ones) as a Q8_0 block
+/// (`f16 d`, 32 signed bytes). Exact.
+fn widen_q4_0(block: &[u8; 18]) -> [u8; 34] {
+    let mut wide = [0u8; 34];
+    wide[..2].copy_from_slice(&block[..2]);
+    for (i, q) in block[2..].iter().enumerate() {
+        wide[2 + i] = (q & 15).wrapping_sub(8);
+        wide[18 + i] = (q >> 4).wrapping_sub(8);
+    }
+    wide
 }

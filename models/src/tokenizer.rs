@@ -252,16 +252,8 @@ fn merges(gguf: &Gguf, vocabulary: &Vocabulary, pre: PreTokenizer) -> Result<BPE
     let lines = gguf.texts(MERGES)?.ok_or_else(|| ModelError::MissingKey {
         key: MERGES.to_owned(),
     })?;
-    let mut merges = Vec::with_capacity(lines.len());
-    for line in lines {
-        let (left, right) = line
-            .split_once(' ')
-            .filter(|(left, right)| !left.is_empty() && !right.is_empty())
-            .ok_or_else(|| bad(format!("merge {line:?} is not two symbols")))?;
-        merges.push((left.to_owned(), right.to_owned()));
-    }
     // Only plain tokens take part: a merge can then never make a control token out of a document.
-    let plain: Vec<(String, u32)> = (0..vocabulary.len() as u32)
+    let plain: Vocab = (0..vocabulary.len() as u32)
         .rev() // the lowest of equal tokens wins
         .filter(|&id| vocabulary.kind(id) == Kind::Normal)
         .filter(|&id| {
@@ -272,8 +264,28 @@ fn merges(gguf: &Gguf, vocabulary: &Vocabulary, pre: PreTokenizer) -> Result<BPE
         })
         .map(|id| (vocabulary.text(id).to_owned(), id))
         .collect();
+    let mut merges = Vec::with_capacity(lines.len());
+    let mut merged = String::new();
+    for line in lines {
+        let (left, right) = line
+            .split_once(' ')
+            .filter(|(left, right)| !left.is_empty() && !right.is_empty())
+            .ok_or_else(|| bad(format!("merge {line:?} is not two symbols")))?;
+        merged.clear();
+        merged.extend([left, right]);
+        // The builder panics on a result that is longer than every token, so all three are looked up here.
+        if let Some(unknown) = [left, right, &merged]
+            .into_iter()
+            .find(|part| !plain.contains_key(*part))
+        {
+            return Err(bad(format!(
+                "merge {line:?} needs a plain token {unknown:?}, and there is none"
+            )));
+        }
+        merges.push((left.to_owned(), right.to_owned()));
+    }
     BPE::builder()
-        .vocab_and_merges(plain.into_iter().collect::<Vocab>(), merges)
+        .vocab_and_merges(plain, merges)
         .ignore_merges(pre.ignores_merges())
         .build()
         .map_err(|e| bad(e.to_string()))

@@ -13,7 +13,7 @@
 //!                                         panel 1: rows 2048..4096
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Tensor};
@@ -115,12 +115,30 @@ impl Inputs {
     }
 }
 
+impl Inputs {
+    /// Copy rows of `cols` numbers in, leaving the zeros behind each row.
+    fn fill(&mut self, rows: &[f32], cols: usize) {
+        let to = self.cols;
+        let m = rows.len() / cols;
+        for (from, to) in rows
+            .chunks_exact(cols)
+            .zip(self.rows_mut(m).chunks_exact_mut(to))
+        {
+            to[..cols].copy_from_slice(from);
+        }
+    }
+}
+
 /// A matrix made ready to be multiplied with many rows.
 pub(crate) struct Tiles<'a> {
     matrix: &'a MappedMatrix,
-    /// Empty when so few rows come that the mapped blocks are used.
-    panels: Vec<Panel>,
-    /// Whether candle has repacked the panels, which it does when first asked to multiply.
+    /// Rows of a panel; the last may have fewer.
+    panel_rows: usize,
+    /// Made when first multiplied. Empty when so few rows come that the mapped blocks are used.
+    panels: Vec<OnceLock<Panel>>,
+    /// Inputs filled up with zeros, when the panels have more columns than the matrix.
+    padded: Option<Inputs>,
+    /// Whether all panels are made and repacked.
     packed: bool,
 }
 
@@ -133,19 +151,20 @@ enum Panel {
 impl<'a> Tiles<'a> {
     /// Panels of `matrix` for calls of up to `max_rows` rows.
     pub(crate) fn new(matrix: &'a MappedMatrix, max_rows: usize) -> Tiles<'a> {
-        let mut tiles = Tiles {
-            matrix,
-            panels: Vec::new(),
-            packed: false,
+        let panel_rows = panel_rows(matrix);
+        let panels = match max_rows < FEW_ROWS {
+            true => 0,
+            false => matrix.rows().div_ceil(panel_rows),
         };
-        if max_rows >= FEW_ROWS {
-            let rows = panel_rows(matrix);
-            let starts = (0..matrix.rows()).step_by(rows);
-            tiles.panels = starts
-                .map(|start| Panel::new(matrix.panel(start..matrix.rows().min(start + rows))))
-                .collect();
+        let padded = (panels > 0 && matrix.panel_cols() != matrix.cols())
+            .then(|| Inputs::new(max_rows.min(BLOCK_ROWS), matrix.panel_cols()));
+        Tiles {
+            matrix,
+            panel_rows,
+            panels: (0..panels).map(|_| OnceLock::new()).collect(),
+            padded,
+            packed: false,
         }
-        tiles
     }
 
     /// `out[m, rows] = inputs[m, cols] * matrix^T` for at most [`BLOCK_ROWS`] rows.
@@ -164,30 +183,40 @@ impl<'a> Tiles<'a> {
             self.matrix.multiply(m, inputs.rows(m), out);
             return Ok(());
         }
-        let mut first_row = 0;
-        if self.packed || self.panels.len() == 1 {
-            for panel in &self.panels {
+        let inputs = match &mut self.padded {
+            Some(padded) => {
+                padded.fill(inputs.rows(m), inputs.cols);
+                padded
+            }
+            None => inputs,
+        };
+        let (panels, rows) = (&self.panels, self.panel_rows);
+        let product = |p: usize| {
+            let last = self.matrix.rows().min((p + 1) * rows);
+            panels[p]
+                .get_or_init(|| Panel::new(self.matrix.panel(p * rows..last)))
+                .multiply(m, inputs)
+        };
+        if self.packed || panels.len() == 1 {
+            for p in 0..panels.len() {
                 stop.check()?;
-                let product = panel.multiply(m, inputs);
-                first_row += scatter(&product, m, first_row, self.matrix.rows(), out);
+                scatter(&product(p), m, p * rows, self.matrix.rows(), out);
             }
         } else {
-            // Candle works inline when called from inside its pool: every thread repacks and multiplies panels of
-            // its own.
-            let products: Vec<Mutex<Vec<f32>>> =
-                self.panels.iter().map(|_| Mutex::default()).collect();
-            candle_core::utils::barrier_pool().execute_chunked(self.panels.len(), |panels| {
-                for p in panels {
+            // Candle works inline when called from inside its pool: every thread makes, repacks and multiplies panels
+            // of its own.
+            let products: Vec<Mutex<Vec<f32>>> = panels.iter().map(|_| Mutex::default()).collect();
+            candle_core::utils::barrier_pool().execute_chunked(panels.len(), |range| {
+                for p in range {
                     if !stop.is_requested() {
-                        let product = self.panels[p].multiply(m, inputs);
-                        *products[p].lock().unwrap_or_else(PoisonError::into_inner) = product;
+                        *products[p].lock().unwrap_or_else(PoisonError::into_inner) = product(p);
                     }
                 }
             });
             stop.check()?;
-            for product in products {
+            for (p, product) in products.into_iter().enumerate() {
                 let product = product.into_inner().unwrap_or_else(PoisonError::into_inner);
-                first_row += scatter(&product, m, first_row, self.matrix.rows(), out);
+                scatter(&product, m, p * rows, self.matrix.rows(), out);
             }
         }
         self.packed = true;
@@ -229,13 +258,12 @@ impl Panel {
     }
 }
 
-/// Copy `product [m, n]` into columns `first..first + n` of `out [m, cols]`; returns `n`.
-fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]) -> usize {
+/// Copy `product [m, n]` into columns `first..first + n` of `out [m, cols]`.
+fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]) {
     let n = product.len() / m;
     for (from, to) in product.chunks_exact(n).zip(out.chunks_exact_mut(cols)) {
         to[first..first + n].copy_from_slice(from);
     }
-    n
 }
 
 fn panel_rows(matrix: &MappedMatrix) -> usize {
@@ -247,13 +275,13 @@ fn panel_rows(matrix: &MappedMatrix) -> usize {
 
 /// About how many bytes a matrix takes as tiles (see candle's `TileQ4K`, `TileQ6K`, `TileQ8_0`).
 pub(crate) fn tiles_bytes(matrix: &MappedMatrix) -> u64 {
-    let numbers = (matrix.rows() * matrix.cols()) as u64;
+    let numbers = (matrix.rows() * matrix.panel_cols()) as u64;
     match matrix.dtype() {
-        GgmlDType::Q8_0 => numbers * 17 / 16,
+        GgmlDType::Q8_0 if matrix.panel_cols() == matrix.cols() => numbers * 17 / 16,
         GgmlDType::Q4K => numbers * 3 / 4,
         GgmlDType::Q6K => numbers * 5 / 4,
-        // The copy as Q8_0 and its tiles.
-        GgmlDType::Q4_0 => numbers * 17 / 8,
+        // A copy as Q8_0 and its tiles.
+        GgmlDType::Q4_0 | GgmlDType::Q8_0 => numbers * 17 / 8,
         GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => numbers * 4,
         // No tiles: the mapped blocks are used.
         _ => 0,

@@ -1,0 +1,73 @@
+//! Decoding allocates nothing once warm. A test binary of its own: it counts every allocation of the process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kept_models::testing::{TYPES, TinyLlama};
+use kept_models::{Model, RopeTable, RowScratch};
+
+struct Counted;
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+#[expect(
+    unsafe_code,
+    reason = "an allocator cannot be counted otherwise; test only"
+)]
+// SAFETY: forwards to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+#[test]
+fn a_decoded_token_allocates_nothing() {
+    for kind in TYPES {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tiny.gguf");
+        TinyLlama {
+            kind,
+            ..Default::default()
+        }
+        .write(&path)
+        .unwrap();
+        let model = Model::open(&path).unwrap();
+        let config = model.config();
+        let rope = RopeTable::new(config, 16);
+        let mut scratch = RowScratch::new(config);
+        let mut residual = vec![0.0; config.width];
+        let mut q = vec![0.0; config.q_width()];
+        let (mut k, mut v) = (vec![0.0; config.kv_width()], vec![0.0; config.kv_width()]);
+        let mut logits = vec![0.0; config.vocab];
+        let (mut cos, mut sin) = (vec![0.0; rope.pairs()], vec![0.0; rope.pairs()]);
+        let mut token = |pos: usize| {
+            model.embed(&[pos as u32], &mut residual);
+            for layer in 0..config.layers {
+                model.project_row(layer, &residual, &mut scratch, &mut q, &mut k, &mut v);
+                rope.rotate_at(&mut q, pos);
+                rope.fill(pos + 100, &mut cos, &mut sin);
+                rope.rotate_with(&mut k, &cos, &sin);
+                model.finish_row(layer, &q, &mut residual, &mut scratch);
+            }
+            model.logits_row(&residual, &mut scratch, &mut logits);
+        };
+        token(0);
+        token(1);
+        let before = COUNT.load(Ordering::Relaxed);
+        for pos in 2..10 {
+            token(pos);
+        }
+        assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0, "{kind}");
+    }
+}
