@@ -4,7 +4,7 @@
 //! many rows, for which candle repacks weights into tiles (`candle_core::quantized::repack_x86`) on first use; tiles
 //! are as large as the weights, so they are made for one layer at a time and dropped with it.
 //!
-//! A matrix is cut into panels of rows. That bounds the time until a request to stop is answered, and it lets the
+//! A large matrix is cut into panels of rows. That bounds the time until a request to stop is answered, and it lets
 //! threads repack panels side by side (candle repacks one tensor on one thread).
 //!
 //! ```text
@@ -13,6 +13,7 @@
 //!                                         panel 1: rows 2048..4096
 //! ```
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -27,6 +28,9 @@ use crate::gguf::{Gguf, TensorInfo};
 pub(crate) const BLOCK_ROWS: usize = 128;
 /// Numbers in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between looks at the stop flag.
 const PANEL_NUMBERS: usize = 8 << 20;
+/// Numbers from which a matrix is repacked on several threads: a thread takes about as long to start as to repack a
+/// tenth of that.
+const SHARED_NUMBERS: usize = 1 << 20;
 /// Rows below which repacking costs more than the tiles save.
 const FEW_ROWS: usize = 8;
 /// Output columns that candle's tiles come in.
@@ -203,20 +207,9 @@ impl<'a> Tiles<'a> {
                 scatter(&product(p), m, p * rows, self.matrix.rows(), out);
             }
         } else {
-            // Candle works inline when called from inside its pool: every thread makes, repacks and multiplies panels
-            // of its own.
-            let products: Vec<Mutex<Vec<f32>>> = panels.iter().map(|_| Mutex::default()).collect();
-            candle_core::utils::barrier_pool().execute_chunked(panels.len(), |range| {
-                for p in range {
-                    if !stop.is_requested() {
-                        *products[p].lock().unwrap_or_else(PoisonError::into_inner) = product(p);
-                    }
-                }
-            });
-            stop.check()?;
-            for (p, product) in products.into_iter().enumerate() {
-                let product = product.into_inner().unwrap_or_else(PoisonError::into_inner);
-                scatter(&product, m, p * rows, self.matrix.rows(), out);
+            let products = side_by_side(panels.len(), product, stop)?;
+            for (p, product) in products.iter().enumerate() {
+                scatter(product, m, p * rows, self.matrix.rows(), out);
             }
         }
         self.packed = true;
@@ -258,6 +251,33 @@ impl Panel {
     }
 }
 
+/// `product(0..panels)` on as many threads as compute: repacking one panel takes one thread.
+///
+/// These are threads of their own and not candle's pool: its calling thread takes part in the work, and a product,
+/// which uses the pool itself, would wait there for its own end.
+fn side_by_side(
+    panels: usize,
+    product: impl Fn(usize) -> Vec<f32> + Sync,
+    stop: &Stop,
+) -> Result<Vec<Vec<f32>>, Stopped> {
+    let products: Vec<Mutex<Vec<f32>>> = (0..panels).map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..kept_kernels::threads::count().min(panels) {
+            scope.spawn(|| {
+                while !stop.is_requested() {
+                    let p = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(place) = products.get(p) else { break };
+                    *place.lock().unwrap_or_else(PoisonError::into_inner) = product(p);
+                }
+            });
+        }
+    });
+    stop.check()?;
+    let inner = |product: Mutex<_>| product.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(products.into_iter().map(inner).collect())
+}
+
 /// Copy `product [m, n]` into columns `first..first + n` of `out [m, cols]`.
 fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]) {
     let n = product.len() / m;
@@ -267,10 +287,13 @@ fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]
 }
 
 fn panel_rows(matrix: &MappedMatrix) -> usize {
-    let threads = kept_kernels::threads::count();
+    if matrix.rows() * matrix.cols() < SHARED_NUMBERS {
+        return matrix.rows();
+    }
     // At least a panel for each thread, so that all of them repack.
-    let shared = matrix.rows().div_ceil(threads).next_multiple_of(TILE_ROWS);
-    (PANEL_NUMBERS / matrix.cols() / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, shared.max(TILE_ROWS))
+    let share = matrix.rows().div_ceil(kept_kernels::threads::count());
+    let most = PANEL_NUMBERS / matrix.cols() / TILE_ROWS * TILE_ROWS;
+    most.clamp(TILE_ROWS, share.next_multiple_of(TILE_ROWS))
 }
 
 /// About how many bytes a matrix takes as tiles (see candle's `TileQ4K`, `TileQ6K`, `TileQ8_0`).
