@@ -1,1 +1,43 @@
-//! See ARCHITECTURE.md.
+//! Where model, policy, kernels and document meet.
+//!
+//! A question goes this way: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, layers
+//! outside and chunks inside, every layer cut right after its own attention -> [`CompactCache`] -> decode -> [`Answer`],
+//! with [`Event`]s on the way and a [`RetentionMap`] beside it. [`Engine::ask`] is the whole of it.
+//!
+//! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
+
+mod compact;
+mod decode;
+mod error;
+mod event;
+mod forced;
+mod ledger;
+mod model_path;
+mod paint;
+mod prefill;
+mod prompt;
+mod retention;
+mod sampler;
+mod session;
+mod sources;
+mod writing;
+
+pub use compact::{CompactCache, CompactLayer};
+pub use decode::{Decoder, Votes};
+pub use error::EngineError;
+pub use event::{Event, Phase, Progress};
+pub use forced::ForcedLogits;
+pub use ledger::{MemoryLedger, peak_resident_bytes};
+pub use model_path::{MINI, MiniMissing, model_path};
+pub use paint::{Run, runs};
+pub use prefill::{Prefill, PrefillOutcome};
+pub use prompt::{Part, Prompt, PromptToken};
+pub use retention::{LayerRetention, RetentionMap};
+pub use sampler::{Sampler, Sampling};
+pub use session::{Answer, Ask, Engine, Finish, Method};
+pub use sources::Source;
+
+pub use kept_documents as documents;
+pub use kept_kernels as kernels;
+pub use kept_models as models;
+pub use kept_policies as policies;

@@ -114,26 +114,18 @@ pub enum Retention {
 pub struct StepObservation<'a> {
     /// The layer, from 0.
     pub layer: usize,
-    /// Query heads per kv head.
-    pub group: usize,
     /// Filled slots per kv head, the new token's included.
     pub rows: &'a [usize],
     /// Slots per kv head in `positions` (its row stride).
     pub capacity: usize,
     /// `[kv_heads, capacity]`: the position held by each slot.
     pub positions: &'a [Pos],
-    /// `[q_heads, capacity]`: this step's attention probability of each slot.
-    pub probabilities: &'a [f32],
 }
 
 impl StepObservation<'_> {
     /// Positions of the filled slots of kv head `head`.
     pub fn positions(&self, head: usize) -> &[Pos] {
         &self.positions[head * self.capacity..][..self.rows[head]]
-    }
-    /// Probabilities that query head `q_head` gave to the filled slots of its kv head.
-    pub fn probabilities(&self, q_head: usize) -> &[f32] {
-        &self.probabilities[q_head * self.capacity..][..self.rows[q_head / self.group]]
     }
 }
 

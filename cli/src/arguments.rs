@@ -1,0 +1,271 @@
+//! What the commands take. Values are kept as typed; they are read where they are used, so that every refusal is our own
+//! sentence.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kept_engine::policies::{Budget, Parameters};
+use kept_engine::{Engine, Method, Sampling, model_path};
+
+/// Ask long documents on your own computer, and see which tokens the model kept.
+#[derive(Debug, Parser)]
+#[command(name = "kept", version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Ask a document a question.
+    Ask(AskArguments),
+    /// Show which tokens of a document a method keeps for a question.
+    Map(MapArguments),
+    /// Run a method's selection on given queries and keys.
+    Select(SelectArguments),
+    /// Print the token ids of a text file.
+    Tokenize(TokenizeArguments),
+    /// Write the logits of given tokens.
+    Logits(LogitsArguments),
+    /// Measure reading and answering speed.
+    Bench(BenchArguments),
+    /// Look at model files.
+    #[command(subcommand)]
+    Models(ModelsCommand),
+    /// Say what this computer offers and what is missing.
+    Doctor(DoctorArguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// Print what is in a GGUF file.
+    Inspect(InspectArguments),
+}
+
+/// Which model, and how its cache is compressed.
+#[derive(Debug, Args)]
+pub struct EngineArguments {
+    /// A GGUF file, or `mini` for the model in the box.
+    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    pub model: String,
+    /// How the cache is compressed: full, streaming_llm or snapkv.
+    #[arg(long, default_value = "snapkv")]
+    pub method: String,
+    /// Parameters of the method, as name=value[,name=value].
+    #[arg(long, default_value = "", value_name = "NAME=VALUE")]
+    pub set: String,
+    /// What may stay in memory: rows per head (512), a share of the prompt (10%) or bytes for the whole cache (512MiB)
+    /// [default: 25%, at least 256 rows].
+    #[arg(long, allow_hyphen_values = true)]
+    pub budget: Option<String>,
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl EngineArguments {
+    /// Opens the model. Called once, before any thread computes.
+    pub fn open(&self) -> anyhow::Result<Engine> {
+        if let Some(threads) = self.threads {
+            anyhow::ensure!(
+                threads > 0,
+                "--threads 0 leaves nobody to compute; give at least 1"
+            );
+            kept_engine::kernels::threads::configure(Some(threads));
+        }
+        Ok(Engine::open(&model_path(&self.model)?)?)
+    }
+
+    /// The method with its parameters, checked.
+    pub fn method(&self) -> anyhow::Result<Method> {
+        let method = Method {
+            name: self.method.clone(),
+            parameters: Parameters::parse_assignments(&self.set)?,
+        };
+        method.build()?;
+        Ok(method)
+    }
+
+    /// The budget, if one was given.
+    pub fn budget(&self) -> anyhow::Result<Option<Budget>> {
+        Ok(self.budget.as_deref().map(str::parse).transpose()?)
+    }
+}
+
+/// A document and a question.
+#[derive(Debug, Args)]
+pub struct QuestionArguments {
+    /// The document: text, Markdown, source code or PDF.
+    #[arg(long, value_name = "FILE")]
+    pub document: PathBuf,
+    /// The question.
+    #[arg(long, value_name = "TEXT")]
+    pub question: String,
+}
+
+/// When output is painted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// If the terminal can show it.
+    Auto,
+    /// Also into files and pipes.
+    Always,
+    /// Plain text only.
+    Never,
+}
+
+#[derive(Debug, Args)]
+pub struct AskArguments {
+    #[command(flatten)]
+    pub question: QuestionArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// Longest answer, in tokens.
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
+    pub max_tokens: usize,
+    /// 0 takes the most likely token; larger is more varied.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub temperature: f64,
+    /// Draw from the K most likely tokens only.
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Draw from the likeliest tokens that make up this probability.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f64>,
+    /// Draw from tokens at least this share as likely as the likeliest.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f64>,
+    /// Same seed, same answer.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Also write what was kept to this file, as `kept map --json` prints it.
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// Print the document after the answer, painted with what was kept.
+    #[arg(long)]
+    pub paint: bool,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl AskArguments {
+    pub fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct MapArguments {
+    #[command(flatten)]
+    pub question: QuestionArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// Also write a page with the painted document that any browser opens.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SelectArguments {
+    /// The method.
+    #[arg(long)]
+    pub method: String,
+    /// Rows per kv head (512) or a share of the tokens (10%).
+    #[arg(long, allow_hyphen_values = true)]
+    pub budget: String,
+    /// A safetensors file with f32 tensors q [q_heads, n, d], k and v [kv_heads, n, d], used as given (no RoPE is applied).
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Parameters of the method, as name=value[,name=value].
+    #[arg(long, default_value = "", value_name = "NAME=VALUE")]
+    pub set: String,
+    /// Which layer the tensors are of, from 0.
+    #[arg(long, default_value_t = 0)]
+    pub layer: usize,
+    /// How many layers the model has.
+    #[arg(long, default_value_t = 1)]
+    pub layers: usize,
+    /// Accepted for symmetry: the result is always JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizeArguments {
+    /// A GGUF file, or `mini`.
+    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    pub model: String,
+    /// The text file; its bytes are read as UTF-8.
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print one JSON object instead of ids.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LogitsArguments {
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// Token ids, comma separated.
+    #[arg(long, value_name = "1,2,3")]
+    pub tokens: String,
+    /// Where to write the tensor `logits` [n, vocabulary], f32, as safetensors.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Read only the first N tokens as the prompt and cut their cache; the others run one by one over what was kept
+    /// [default: all, nothing is cut that a later token would miss].
+    #[arg(long, value_name = "N")]
+    pub prompt_tokens: Option<usize>,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// Tokens to read.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub prompt_tokens: usize,
+    /// Tokens to write.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub decode_tokens: usize,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArguments {
+    /// A GGUF file, or `mini`.
+    #[arg(value_name = "FILE|mini", default_value = "mini")]
+    pub model: String,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,151 @@
+//! `kept ask`: the answer streams to stdout, what it cost goes to stderr; `--json` prints everything as one object.
+
+use std::io::{IsTerminal, Write};
+
+use kept_engine::documents::Document;
+use kept_engine::{Answer, Ask, Event, Finish, Source};
+use serde::Serialize;
+
+use crate::arguments::AskArguments;
+use crate::output::{self, bytes, count};
+use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
+use crate::{map, paint};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct AskJson<'a> {
+    answer: &'a str,
+    finish: Finish,
+    model: &'a str,
+    method: &'a str,
+    budget_rows: usize,
+    prompt_tokens: usize,
+    answer_tokens: usize,
+    rows_per_layer: &'a [usize],
+    kv_bytes: u64,
+    kv_bytes_full: u64,
+    peak_bytes: Option<u64>,
+    ledger: kept_engine::MemoryLedger,
+    prefill_seconds: f64,
+    select_seconds: f64,
+    decode_seconds: f64,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+    sources: &'a [Source],
+    notes: &'a [String],
+}
+
+pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
+    let method = arguments.engine.method()?;
+    let budget = arguments.engine.budget()?;
+    anyhow::ensure!(
+        arguments.max_tokens > 0,
+        "--max-tokens 0 leaves no room for an answer; give at least 1"
+    );
+    let sampling = arguments.sampling();
+    let engine = arguments.engine.open()?;
+    let document = Document::open(&arguments.question.document)?;
+    let stop = stop_on_ctrl_c();
+    let bar = ReadingBar::new();
+    let live = !arguments.json;
+    let mut printed: anyhow::Result<()> = Ok(());
+    let answer = engine.ask(
+        &Ask {
+            document: &document,
+            question: &arguments.question.question,
+            method: &method,
+            budget,
+            sampling: &sampling,
+            max_tokens: arguments.max_tokens,
+        },
+        &mut |event| match event {
+            Event::Progress(progress) => bar.show(&progress),
+            Event::Read { .. } => bar.clear(),
+            Event::Token { text } => {
+                if live && printed.is_ok() {
+                    printed = output::print_text(&text);
+                    if printed.is_err() {
+                        stop.request();
+                    }
+                }
+            }
+        },
+        &stop,
+    );
+    bar.clear();
+    let answer = answer?;
+    printed?;
+    if let Some(path) = &arguments.map {
+        map::write_json(path, &document, &engine, &answer)?;
+    }
+    if arguments.json {
+        return output::print_json(&AskJson {
+            answer: &answer.text,
+            finish: answer.finish,
+            model: engine.model().name(),
+            method: &method.name,
+            budget_rows: engine.budget_rows(budget, answer.prompt.len())?,
+            prompt_tokens: answer.prompt.len(),
+            answer_tokens: answer.answer_tokens,
+            rows_per_layer: &answer.rows_per_layer,
+            kv_bytes: answer.kv_bytes,
+            kv_bytes_full: answer.kv_bytes_full,
+            peak_bytes: answer.peak_bytes,
+            ledger: answer.ledger,
+            prefill_seconds: answer.prefill_seconds,
+            select_seconds: answer.select_seconds,
+            decode_seconds: answer.decode_seconds,
+            prefill_tokens_per_second: answer.prompt.len() as f64 / answer.prefill_seconds,
+            decode_tokens_per_second: answer.decode_tokens_per_second(),
+            sources: &answer.sources,
+            notes: &answer.notes,
+        });
+    }
+    output::print_text("\n")?;
+    let _ = std::io::stdout().flush();
+    eprint!("\n{}", summary(&answer, &method.name));
+    if arguments.paint {
+        let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
+        output::print_text("\n")?;
+        map::print(&document, &answer, colored)?;
+    }
+    Ok(())
+}
+
+/// What the answer cost, in three lines.
+fn summary(answer: &Answer, method: &str) -> String {
+    let rows: usize = answer.rows_per_layer.iter().sum();
+    let mean = rows as f64 / answer.rows_per_layer.len().max(1) as f64;
+    let mut text = format!(
+        "{method}: kept {} of {} tokens per head · cache {} instead of {} ({:.0} %)\n",
+        count(mean.round() as usize),
+        count(answer.prompt.len()),
+        bytes(answer.kv_bytes),
+        bytes(answer.kv_bytes_full),
+        100.0 * answer.kv_bytes as f64 / answer.kv_bytes_full.max(1) as f64,
+    );
+    text += &format!(
+        "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {}\n",
+        duration(answer.prefill_seconds),
+        answer.prompt.len() as f64 / answer.prefill_seconds,
+        answer.decode_tokens_per_second(),
+        bytes(answer.peak_bytes.unwrap_or(answer.ledger.peak())),
+    );
+    for source in &answer.sources {
+        let page = source
+            .page
+            .map_or(String::new(), |page| format!("page {page}: "));
+        let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        text += &format!("from {page}“{passage}”\n");
+    }
+    match answer.finish {
+        Finish::End => {}
+        Finish::Length => text += "note: the answer reached --max-tokens\n",
+        Finish::Context => text += "note: the answer reached the end of the model's context\n",
+        Finish::Stopped => text += "note: stopped\n",
+    }
+    for note in &answer.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}

@@ -1,0 +1,145 @@
+//! `kept bench`: reading and answering speed on drawn tokens, with the bytes each token moves.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use kept_engine::kernels::{allocations, threads};
+use kept_engine::models::RopeTable;
+use kept_engine::{Decoder, Prefill, peak_resident_bytes};
+use serde::Serialize;
+
+use crate::arguments::BenchArguments;
+use crate::output::{self, bytes, count};
+use crate::progress::{ReadingBar, stop_on_ctrl_c};
+
+#[derive(Serialize)]
+struct BenchJson {
+    model: String,
+    method: String,
+    budget_rows: usize,
+    threads: usize,
+    simd: String,
+    prompt_tokens: usize,
+    decode_tokens: usize,
+    prefill_seconds: f64,
+    select_seconds: f64,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+    weights_bytes: u64,
+    kv_bytes: u64,
+    kv_bytes_full: u64,
+    scratch_bytes: u64,
+    peak_bytes: Option<u64>,
+    ledger_peak_bytes: u64,
+    bytes_per_token: u64,
+    bandwidth_gbs: f64,
+    allocations_per_token: f64,
+}
+
+pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
+    let method = arguments.engine.method()?;
+    let budget = arguments.engine.budget()?;
+    let (n, decode_tokens) = (arguments.prompt_tokens, arguments.decode_tokens);
+    ensure!(
+        n > 0 && decode_tokens > 1,
+        "--prompt-tokens {n} and --decode-tokens {decode_tokens} measure nothing; give at least 1 and 2"
+    );
+    let engine = arguments.engine.open()?;
+    let model = engine.model();
+    let vocabulary = model.config().vocab;
+    // Spread over the vocabulary, away from the control tokens at its start.
+    let ids: Vec<u32> = (0..n)
+        .map(|i| {
+            let low = 300.min(vocabulary / 2);
+            (low + i * 7919 % (vocabulary - low)) as u32
+        })
+        .collect();
+    let budget = engine.budget_rows(budget, n)?;
+    let mut policy = method.build()?;
+    let rope = RopeTable::new(model.config(), n + decode_tokens);
+    let stop = stop_on_ctrl_c();
+    let bar = ReadingBar::new();
+    let started = Instant::now();
+    let outcome = Prefill::new(model, &ids, &mut *policy, budget, decode_tokens, &rope).run(
+        &mut |event| {
+            if let kept_engine::Event::Progress(progress) = event {
+                bar.show(&progress);
+            }
+        },
+        &stop,
+    );
+    bar.clear();
+    let outcome = outcome?;
+    let prefill_seconds = started.elapsed().as_secs_f64();
+    let kv_bytes = outcome.cache.kv_bytes();
+    let mut ledger = outcome.ledger;
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    ledger.decode = decoder.scratch_bytes();
+    decoder.logits_of(&outcome.hidden);
+    // The first step touches fresh memory and fills thread-local scratch.
+    decoder.step(ids[0], None);
+    let allocated = allocations();
+    let started = Instant::now();
+    let mut steps = 0;
+    for &id in ids.iter().cycle().take(decode_tokens - 1) {
+        if stop.is_requested() {
+            break;
+        }
+        decoder.step(id, None);
+        steps += 1;
+    }
+    ensure!(steps > 0, "stopped");
+    let decode_seconds = started.elapsed().as_secs_f64();
+    let allocated = allocations() - allocated;
+    let decode_speed = f64::from(steps) / decode_seconds;
+    let bytes_per_token = model.weights_bytes() + decoder.cache().kv_bytes();
+    let report = BenchJson {
+        model: model.name().to_owned(),
+        method: method.name,
+        budget_rows: budget,
+        threads: threads::count(),
+        simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),
+        prompt_tokens: n,
+        decode_tokens,
+        prefill_seconds,
+        select_seconds: outcome.selecting.as_secs_f64(),
+        prefill_tokens_per_second: n as f64 / prefill_seconds,
+        decode_tokens_per_second: decode_speed,
+        weights_bytes: model.weights_bytes(),
+        kv_bytes,
+        kv_bytes_full: engine.bytes_per_row() * n as u64,
+        scratch_bytes: ledger.scratch(),
+        peak_bytes: peak_resident_bytes(),
+        ledger_peak_bytes: ledger.peak(),
+        bytes_per_token,
+        bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
+        allocations_per_token: allocated as f64 / f64::from(steps),
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    output::print_text(&format!(
+        "{} · {} · {} rows · {} threads ({})\n\
+         reading    {:>9.1} tokens/s   {} tokens, {:.1} % of it selecting\n\
+         answering  {:>9.1} tokens/s   {:.1} GB/s, {} a token, {:.1} allocations a token\n\
+         memory     weights {}, cache {} of {}, scratch {}, peak {} (expected {})\n",
+        report.model,
+        report.method,
+        count(report.budget_rows),
+        report.threads,
+        report.simd,
+        report.prefill_tokens_per_second,
+        count(n),
+        100.0 * report.select_seconds / report.prefill_seconds,
+        report.decode_tokens_per_second,
+        report.bandwidth_gbs,
+        bytes(report.bytes_per_token),
+        report.allocations_per_token,
+        bytes(report.weights_bytes),
+        bytes(report.kv_bytes),
+        bytes(report.kv_bytes_full),
+        bytes(report.scratch_bytes),
+        report.peak_bytes.map_or("unknown".into(), bytes),
+        bytes(report.ledger_peak_bytes),
+    ))
+}

@@ -1,0 +1,100 @@
+//! `kept doctor`: what this computer offers, and what is missing, with the way to mend it.
+
+use std::io::IsTerminal;
+
+use kept_engine::kernels::{simd_level, threads};
+use kept_engine::{Engine, MINI, model_path};
+use serde::Serialize;
+
+use crate::arguments::{Color, DoctorArguments};
+use crate::output::{self, bytes};
+use crate::paint;
+
+#[derive(Serialize)]
+struct DoctorJson {
+    version: &'static str,
+    system: String,
+    processor: Option<String>,
+    threads: usize,
+    simd: String,
+    memory_bytes: Option<u64>,
+    memory_available_bytes: Option<u64>,
+    mini: Result<String, String>,
+    color: bool,
+}
+
+pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
+    let report = DoctorJson {
+        version: env!("CARGO_PKG_VERSION"),
+        system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        processor: field("/proc/cpuinfo", "model name"),
+        threads: threads::count(),
+        simd: format!("{:?}", simd_level()).to_lowercase(),
+        memory_bytes: kib("MemTotal"),
+        memory_available_bytes: kib("MemAvailable"),
+        mini: mini(),
+        color: paint::wanted(Color::Auto, std::io::stdout().is_terminal()),
+    };
+    let healthy = report.mini.is_ok();
+    if arguments.json {
+        output::print_json(&report)?;
+    } else {
+        output::print_text(&text(&report))?;
+    }
+    anyhow::ensure!(
+        healthy,
+        "the model in the box does not open; see above for the way out"
+    );
+    Ok(())
+}
+
+fn text(report: &DoctorJson) -> String {
+    let memory = match (report.memory_bytes, report.memory_available_bytes) {
+        (Some(all), Some(free)) => format!("{} of {} free", bytes(free), bytes(all)),
+        _ => "not known on this system".into(),
+    };
+    let mini = match &report.mini {
+        Ok(text) => format!("ok    model in the box: {text}"),
+        Err(error) => format!("FAIL  model in the box: {error}"),
+    };
+    format!(
+        "ok    kept {} on {}\n\
+         ok    processor: {}, {} threads, {} kernels\n\
+         ok    memory: {memory}\n\
+         {mini}\n\
+         ok    colour in this terminal: {}\n",
+        report.version,
+        report.system,
+        report.processor.as_deref().unwrap_or("unknown"),
+        report.threads,
+        report.simd,
+        if report.color {
+            "yes"
+        } else {
+            "no (painted output falls back to a table; --color always paints anyway)"
+        },
+    )
+}
+
+fn mini() -> Result<String, String> {
+    let path = model_path(MINI).map_err(|e| e.to_string())?;
+    let engine = Engine::open(&path).map_err(|e| e.to_string())?;
+    engine.model().tokenizer().map_err(|e| e.to_string())?;
+    Ok(format!(
+        "{}, {}",
+        path.display(),
+        bytes(engine.model().weights_bytes())
+    ))
+}
+
+/// The first value of `name` in a file of `name: value` lines.
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn kib(name: &str) -> Option<u64> {
+    let value = field("/proc/meminfo", name)?;
+    Some(value.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

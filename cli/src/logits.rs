@@ -1,0 +1,79 @@
+//! `kept logits`: the model's raw output for given tokens, for holding Kept against other engines.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, ensure};
+use kept_engine::Event;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde::Serialize;
+
+use crate::arguments::LogitsArguments;
+use crate::output;
+use crate::progress::stop_on_ctrl_c;
+
+#[derive(Serialize)]
+struct LogitsJson {
+    tokens: usize,
+    prompt_tokens: usize,
+    vocabulary: usize,
+    rows_per_layer: Vec<usize>,
+}
+
+pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
+    let method = arguments.engine.method()?;
+    let budget = arguments.engine.budget()?;
+    let ids = parse_ids(&arguments.tokens)?;
+    let prompt_tokens = arguments.prompt_tokens.unwrap_or(ids.len());
+    ensure!(
+        (1..=ids.len()).contains(&prompt_tokens),
+        "--prompt-tokens {prompt_tokens} is not between 1 and the {} tokens given",
+        ids.len()
+    );
+    let engine = arguments.engine.open()?;
+    let forced = engine.forced_logits(
+        &ids,
+        prompt_tokens,
+        &method,
+        budget,
+        &mut |_: Event| {},
+        &stop_on_ctrl_c(),
+    )?;
+    let vocabulary = engine.model().config().vocab;
+    write(&arguments.output, &forced.logits, vocabulary)?;
+    if arguments.json {
+        return output::print_json(&LogitsJson {
+            tokens: ids.len(),
+            prompt_tokens,
+            vocabulary,
+            rows_per_layer: forced.map.rows_per_layer(),
+        });
+    }
+    eprintln!(
+        "logits [{}, {vocabulary}] are in {}",
+        ids.len(),
+        arguments.output.display()
+    );
+    Ok(())
+}
+
+fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
+    let ids = text
+        .split(',')
+        .map(|part| {
+            part.trim()
+                .parse::<u32>()
+                .ok()
+                .with_context(|| format!("'{part}' is not a token id; write for example 1,2,3"))
+        })
+        .collect::<anyhow::Result<Vec<u32>>>()?;
+    Ok(ids)
+}
+
+fn write(path: &std::path::Path, logits: &[f32], vocabulary: usize) -> anyhow::Result<()> {
+    let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
+    let shape = vec![logits.len() / vocabulary, vocabulary];
+    let view = TensorView::new(Dtype::F32, shape, &bytes)?;
+    let file = safetensors::serialize([("logits", view)], None::<HashMap<String, String>>)?;
+    output::write_file(path, |out| out.write_all(&file))
+}

@@ -1,0 +1,260 @@
+//! `kept map`: which tokens of a document a method keeps, painted in the terminal, as JSON, or as a page for a browser.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use kept_engine::documents::Document;
+use kept_engine::{
+    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
+};
+use serde::Serialize;
+use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
+
+use crate::arguments::MapArguments;
+use crate::output::{self, bytes, count};
+use crate::progress::{ReadingBar, stop_on_ctrl_c};
+use crate::{map_page, paint};
+
+pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
+    let method = arguments.engine.method()?;
+    let budget = arguments.engine.budget()?;
+    let engine = arguments.engine.open()?;
+    let document = Document::open(&arguments.question.document)?;
+    let stop = stop_on_ctrl_c();
+    let bar = ReadingBar::new();
+    let read = engine.ask(
+        &Ask {
+            document: &document,
+            question: &arguments.question.question,
+            method: &method,
+            budget,
+            sampling: &Sampling::default(),
+            // The map is made while reading; nothing needs to be answered.
+            max_tokens: 0,
+        },
+        &mut |event| {
+            if let Event::Progress(progress) = event {
+                bar.show(&progress);
+            }
+        },
+        &stop,
+    );
+    bar.clear();
+    let read = read?;
+    if let Some(path) = &arguments.html {
+        let page = map_page::page(
+            &document,
+            &arguments.question.question,
+            &method.name,
+            &read,
+            &runs(&document.text, &read.prompt, &read.map),
+        );
+        output::write_file(path, |file| file.write_all(page.as_bytes()))?;
+        eprintln!("the painted document is in {}", path.display());
+    }
+    if arguments.json {
+        return output::print_json(&MapJson::new(&document, &engine, &read));
+    }
+    for note in &read.notes {
+        eprintln!("note: {note}");
+    }
+    let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
+    print(&document, &read, colored)
+}
+
+/// Prints the painted document, or, without colours, a table of its parts.
+pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Result<()> {
+    let runs = runs(&document.text, &answer.prompt, &answer.map);
+    let mut out = String::new();
+    if colored {
+        out += &format!("{}\n\n", paint::legend());
+        out += paint::painted(&document.text, &runs).trim_end();
+        out += "\n\n";
+    }
+    out += &table(document, &runs);
+    out += &format!(
+        "cache {} instead of {}, {} rows per head in {} layers\n",
+        bytes(answer.kv_bytes),
+        bytes(answer.kv_bytes_full),
+        count(answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len().max(1)),
+        answer.rows_per_layer.len(),
+    );
+    output::print_text(&out)
+}
+
+/// One line of the table: a page, or a tenth of a document without pages.
+pub struct TableRow {
+    /// `page 3`, or the part's share of the document, `20-30 %`.
+    pub name: String,
+    /// Mean share over the part's bytes, 0 to 1.
+    pub mean: f32,
+    /// Largest share in the part.
+    pub max: f32,
+}
+
+/// Mean and largest share per page, or per tenth of the text.
+pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
+    const PARTS: usize = 10;
+    let length = document.text.len();
+    let parts: Vec<(String, std::ops::Range<usize>)> = if document.pages.is_empty() {
+        (0..PARTS)
+            .map(|i| {
+                let range = length * i / PARTS..length * (i + 1) / PARTS;
+                (
+                    format!("{}-{} %", i * 100 / PARTS, (i + 1) * 100 / PARTS),
+                    range,
+                )
+            })
+            .collect()
+    } else {
+        document
+            .pages
+            .iter()
+            .map(|page| (format!("page {}", page.number), page.range.clone()))
+            .collect()
+    };
+    let mut first = 0;
+    parts
+        .into_iter()
+        .map(|(name, part)| {
+            while first < runs.len() && runs[first].range.end <= part.start {
+                first += 1;
+            }
+            let (mut sum, mut max) = (0.0f64, 0.0f32);
+            for run in runs[first..]
+                .iter()
+                .take_while(|run| run.range.start < part.end)
+            {
+                let overlap = run.range.end.min(part.end) - run.range.start.max(part.start);
+                sum += f64::from(run.share) * overlap as f64;
+                max = max.max(run.share);
+            }
+            TableRow {
+                name,
+                mean: (sum / part.len().max(1) as f64) as f32,
+                max,
+            }
+        })
+        .collect()
+}
+
+fn table(document: &Document, runs: &[Run]) -> String {
+    let rows = table_rows(document, runs);
+    let width = rows.iter().map(|r| r.name.len()).max().unwrap_or(0).max(4);
+    let mut out = format!("{:width$}  kept: mean   most\n", "part");
+    for row in rows {
+        let filled = (row.mean * 20.0).round() as usize;
+        out += &format!(
+            "{:>width$}       {:>4.0} %  {:>3.0} %  {}\n",
+            row.name,
+            row.mean * 100.0,
+            row.max * 100.0,
+            "█".repeat(filled)
+        );
+    }
+    out
+}
+
+/// Writes the map as JSON to a file.
+pub fn write_json(
+    path: &Path,
+    document: &Document,
+    engine: &Engine,
+    answer: &Answer,
+) -> anyhow::Result<()> {
+    output::write_file(path, |file| {
+        serde_json::to_writer(&mut *file, &MapJson::new(document, engine, answer))?;
+        writeln!(file)
+    })
+}
+
+/// The map for scripts: `tokens`, `layers`, `merged`, `share`, all indexed by prompt position.
+struct MapJson<'a> {
+    document: &'a Document,
+    engine: &'a Engine,
+    answer: &'a Answer,
+}
+
+impl<'a> MapJson<'a> {
+    fn new(document: &'a Document, engine: &'a Engine, answer: &'a Answer) -> Self {
+        Self {
+            document,
+            engine,
+            answer,
+        }
+    }
+}
+
+impl Serialize for MapJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("map", 6)?;
+        object.serialize_field("tokens", &Tokens(self))?;
+        object.serialize_field("layers", &Layers(&self.answer.map))?;
+        object.serialize_field("merged", &[(); 0])?;
+        object.serialize_field("share", &self.answer.map.shares())?;
+        object.serialize_field("rows_per_layer", &self.answer.rows_per_layer)?;
+        object.serialize_field("prompt_tokens", &self.answer.prompt.len())?;
+        object.end()
+    }
+}
+
+#[derive(Serialize)]
+struct TokenJson<'a> {
+    text: &'a str,
+    part: Part,
+    /// Bytes of the document's text; null for tokens that are not the document's.
+    start: Option<usize>,
+    end: Option<usize>,
+    page: Option<u32>,
+}
+
+struct Tokens<'a>(&'a MapJson<'a>);
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let MapJson {
+            document,
+            engine,
+            answer,
+        } = self.0;
+        let mut list = serializer.serialize_seq(Some(answer.prompt.len()))?;
+        for position in 0..answer.prompt.len() {
+            let token = answer.prompt.token(position);
+            let text = match engine.model().tokenizer() {
+                Ok(tokenizer) => String::from_utf8_lossy(tokenizer.decode_bytes(token.id)),
+                Err(_) => "".into(),
+            };
+            list.serialize_element(&TokenJson {
+                text: &text,
+                part: token.part,
+                page: token.span.as_ref().and_then(|s| document.page_of(s.start)),
+                start: token.span.as_ref().map(|s| s.start),
+                end: token.span.as_ref().map(|s| s.end),
+            })?;
+        }
+        list.end()
+    }
+}
+
+struct Layers<'a>(&'a RetentionMap);
+
+impl Serialize for Layers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct LayerJson<'a> {
+            heads: &'a [Vec<u32>],
+        }
+        let map = self.0;
+        let everything = vec![(0..map.tokens as u32).collect::<Vec<u32>>(); map.kv_heads];
+        let mut list = serializer.serialize_seq(Some(map.layers.len()))?;
+        for layer in &map.layers {
+            list.serialize_element(&LayerJson {
+                heads: match layer {
+                    LayerRetention::Everything => &everything,
+                    LayerRetention::Kept(heads) => heads,
+                },
+            })?;
+        }
+        list.end()
+    }
+}

@@ -1,0 +1,63 @@
+//! The progress bar on stderr: shown in a terminal only, gone when reading is done.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kept_engine::kernels::Stop;
+use kept_engine::Progress;
+
+/// A bar for reading.
+pub struct ReadingBar(ProgressBar);
+
+impl ReadingBar {
+    /// A bar that is drawn if stderr is a terminal.
+    pub fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
+        if let Ok(style) = ProgressStyle::with_template("reading {bar:30} {percent:>3} %  {msg}") {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Self(bar)
+    }
+
+    /// Shows how far reading has come.
+    pub fn show(&self, progress: &Progress) {
+        self.0.set_length(progress.tokens_total as u64);
+        self.0.set_position(progress.tokens_done as u64);
+        self.0.set_message(format!(
+            "{:.0} tokens/s, {} left",
+            progress.tokens_per_second,
+            duration(progress.seconds_left)
+        ));
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Seconds for people: `45 s`, `3 min 20 s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs();
+    match whole {
+        0..60 => format!("{} s", (seconds.max(0.0)).round()),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A stop that Ctrl-C requests; a second Ctrl-C ends the program at once.
+pub fn stop_on_ctrl_c() -> Stop {
+    let stop = Stop::new();
+    let requested = stop.clone();
+    let installed = ctrlc::set_handler(move || {
+        if requested.is_requested() {
+            std::process::exit(i32::from(crate::STOPPED));
+        }
+        requested.request();
+    });
+    if let Err(error) = installed {
+        tracing::warn!(%error, "Ctrl-C ends the program without a summary");
+    }
+    stop
+}

@@ -1,0 +1,172 @@
+//! `kept select`: a method's selection on given tensors, for holding Kept against other implementations.
+
+use anyhow::{Context, ensure};
+use kept_engine::kernels::{
+    HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores,
+};
+use kept_engine::policies::{
+    self, Budget, ModelShape, Observation, Parameters, PromptShape, Retention, Softmax,
+};
+use safetensors::{Dtype, SafeTensors};
+use serde::Serialize;
+
+use crate::arguments::SelectArguments;
+use crate::output;
+
+#[derive(Serialize)]
+struct SelectJson {
+    kept: Vec<Vec<u32>>,
+    merged: Vec<[u32; 2]>,
+}
+
+/// A tensor `[heads, n, d]` as given.
+struct HeadMajor {
+    data: Vec<f32>,
+    heads: usize,
+    n: usize,
+    d: usize,
+}
+
+impl HeadMajor {
+    fn read(file: &SafeTensors<'_>, name: &str) -> anyhow::Result<Self> {
+        let tensor = file
+            .tensor(name)
+            .ok()
+            .with_context(|| format!("the input has no tensor '{name}'; it needs q, k and v"))?;
+        ensure!(
+            tensor.dtype() == Dtype::F32,
+            "tensor '{name}' is {:?}; write it as F32",
+            tensor.dtype()
+        );
+        let &[heads, n, d] = tensor.shape() else {
+            anyhow::bail!(
+                "tensor '{name}' has the shape {:?}; it needs [heads, n, d]",
+                tensor.shape()
+            );
+        };
+        let data = tensor
+            .data()
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        Ok(Self { data, heads, n, d })
+    }
+
+    fn row(&self, head: usize, row: usize) -> &[f32] {
+        &self.data[(head * self.n + row) * self.d..][..self.d]
+    }
+}
+
+pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
+    let values = Parameters::parse_assignments(&arguments.set)?;
+    let mut policy = policies::build(&arguments.method, &values)?;
+    let budget: Budget = arguments.budget.parse()?;
+    ensure!(
+        arguments.layer < arguments.layers,
+        "--layer {} is not below --layers {}; layers count from 0",
+        arguments.layer,
+        arguments.layers
+    );
+    let shown = arguments.input.display();
+    let bytes = std::fs::read(&arguments.input)
+        .with_context(|| format!("'{shown}' could not be read"))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .ok()
+        .with_context(|| format!("'{shown}' is not a safetensors file, or is cut short"))?;
+    let (q, k, v) = (
+        HeadMajor::read(&file, "q")?,
+        HeadMajor::read(&file, "k")?,
+        HeadMajor::read(&file, "v")?,
+    );
+    ensure!(
+        (k.heads, k.n, k.d) == (v.heads, v.n, v.d) && (q.n, q.d) == (k.n, k.d),
+        "q [{}, {}, {}], k [{}, {}, {}] and v [{}, {}, {}] do not belong together; n and d must be equal, and k's heads v's",
+        q.heads, q.n, q.d, k.heads, k.n, k.d, v.heads, v.n, v.d
+    );
+    ensure!(
+        k.n > 0 && k.d > 0 && k.heads > 0 && q.heads > 0 && q.heads % k.heads == 0,
+        "{} query heads cannot share {} kv heads of {} tokens; query heads must be a multiple of kv heads, and nothing empty",
+        q.heads, k.heads, k.n
+    );
+    let shape = ModelShape {
+        layers: arguments.layers,
+        q_heads: q.heads,
+        kv_heads: k.heads,
+        head_dim: k.d,
+    };
+    let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
+    let rows = policy.rows(
+        &shape,
+        &PromptShape { tokens: k.n },
+        budget.rows(k.n, row_bytes)?,
+    )?;
+    let mut kept = Vec::new();
+    // Methods that share indices between layers see the same tensors in every layer up to the one asked for.
+    for (layer, &layer_rows) in rows.iter().enumerate().take(arguments.layer + 1) {
+        kept = select(&mut *policy, &shape, layer, layer_rows, &q, &k)?;
+    }
+    output::print_json(&SelectJson {
+        kept,
+        merged: Vec::new(),
+    })
+}
+
+fn select(
+    policy: &mut dyn policies::Policy,
+    shape: &ModelShape,
+    layer: usize,
+    rows: usize,
+    q: &HeadMajor,
+    k: &HeadMajor,
+) -> anyhow::Result<Vec<Vec<u32>>> {
+    let n = k.n;
+    let window = policy.needs(layer).window.filter(|_| n > rows);
+    let mut scores = Vec::new();
+    if let Some(window) = window {
+        let mut keys = RowStore::uniform(shape.kv_heads, n, shape.head_dim);
+        for head in 0..shape.kv_heads {
+            for row in 0..n {
+                keys.row_mut(head, row).copy_from_slice(k.row(head, row));
+            }
+        }
+        let queries: Vec<f32> = (n - window.rows.min(n)..n)
+            .flat_map(|row| (0..shape.q_heads).flat_map(move |head| q.row(head, row)))
+            .copied()
+            .collect();
+        scores = vec![0.0; shape.q_heads * n];
+        let task = WindowScores {
+            shape: HeadShape {
+                q_heads: shape.q_heads,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+            },
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            queries: &queries,
+            keys: &keys,
+            tokens: n,
+            normalise: match window.softmax {
+                Softmax::All => Normalise::All,
+                Softmax::Prefix => Normalise::Prefix,
+            },
+            row_weights: None,
+        };
+        window_scores(&task, &mut scores, &Stop::new()).context("stopped")?;
+    }
+    let retention = policy.select(
+        &Observation {
+            layer,
+            tokens: n,
+            kv_heads: shape.kv_heads,
+            group: shape.group(),
+            window: window.map(|_| scores.as_slice()),
+        },
+        rows,
+    );
+    Ok(match retention {
+        Retention::Everything => vec![(0..n as u32).collect(); shape.kv_heads],
+        Retention::Keep(heads) => heads
+            .iter()
+            .map(|head| head.iter().map(|p| p.0).collect())
+            .collect(),
+    })
+}

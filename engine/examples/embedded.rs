@@ -1,0 +1,45 @@
+//! The engine inside another program: open a model, ask a document, print the answer and what the cache cost.
+//!
+//! `cargo run --release -p kept-engine --example embedded -- MODEL.gguf DOCUMENT "QUESTION"`
+
+use std::path::Path;
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::{Ask, Engine, Event, Method, Sampling};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [model, document, question] = arguments.as_slice() else {
+        return Err("usage: embedded MODEL.gguf DOCUMENT QUESTION".into());
+    };
+    let engine = Engine::open(Path::new(model))?;
+    let document = Document::open(Path::new(document))?;
+    let ask = Ask {
+        document: &document,
+        question,
+        method: &Method {
+            name: "snapkv".into(),
+            parameters: Vec::new(),
+        },
+        budget: Some("25%".parse()?),
+        sampling: &Sampling::default(),
+        max_tokens: 64,
+    };
+    let answer = engine.ask(
+        &ask,
+        &mut |event| {
+            if let Event::Token { text } = event {
+                print!("{text}");
+            }
+        },
+        &Stop::new(),
+    )?;
+    println!(
+        "\n{} of {} bytes of cache, {:.1} tokens/s",
+        answer.kv_bytes,
+        answer.kv_bytes_full,
+        answer.decode_tokens_per_second()
+    );
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! The compact cache: per layer and kv head the kept rows, each with its position, and room for the answer.
+//!
+//! Rows are slots. An evicted row leaves a hole that the next token fills, so nothing is ever moved; order lives in `ranks`
+//! (for methods that re-assign positions) and in `positions`, never in the slot number.
+//!
+//! ```text
+//! slots      0  1  2  3  4         evict slot 2,      0  1  2  3  4
+//! positions  0  1  4  5  6         append 7:          0  1  7  5  6
+//! ranks      0  1  2  3  4                            0  1  4  2  3
+//! ```
+
+use kept_kernels::{RowStore, gather_rows};
+use kept_policies::{Pos, Positions, Retention, Row};
+
+/// One layer's kept keys and values.
+pub struct CompactLayer {
+    /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
+    pub(crate) keys: RowStore,
+    pub(crate) values: RowStore,
+    /// `[kv_heads]`: filled slots, a hole included.
+    pub(crate) rows: Vec<usize>,
+    /// `[kv_heads, capacity]`: position of each slot.
+    pub(crate) positions: Vec<Pos>,
+    /// `[kv_heads, capacity]`: order of each slot among the live ones; empty where positions are original.
+    pub(crate) ranks: Vec<u32>,
+    /// `[kv_heads]`: the slot that was evicted and waits for the next token.
+    hole: Vec<Option<Row>>,
+    pub(crate) capacity: usize,
+}
+
+impl CompactLayer {
+    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), with room for `capacity` rows
+    /// per kv head.
+    pub(crate) fn gather(
+        keys: &RowStore,
+        values: &RowStore,
+        tokens: usize,
+        retention: &Retention,
+        capacity: usize,
+        positions: Positions,
+    ) -> Self {
+        let kv_heads = keys.kv_heads();
+        let mut layer = Self {
+            keys: RowStore::uniform(kv_heads, capacity, keys.head_dim()),
+            values: RowStore::uniform(kv_heads, capacity, keys.head_dim()),
+            rows: vec![0; kv_heads],
+            positions: vec![Pos(0); kv_heads * capacity],
+            ranks: match positions {
+                Positions::Original => Vec::new(),
+                Positions::Reassigned => vec![0; kv_heads * capacity],
+            },
+            hole: vec![None; kv_heads],
+            capacity,
+        };
+        let everything: Vec<u32> = match retention {
+            Retention::Everything => (0..tokens as u32).collect(),
+            Retention::Keep(_) => Vec::new(),
+        };
+        for head in 0..kv_heads {
+            let chosen: Vec<u32>;
+            let kept = match retention {
+                Retention::Everything => &everything,
+                Retention::Keep(heads) => {
+                    chosen = heads[head].iter().map(|p| p.0).collect();
+                    &chosen
+                }
+            };
+            debug_assert!(
+                kept.windows(2).all(|pair| pair[0] < pair[1]),
+                "positions ascend"
+            );
+            gather_rows(keys, head, kept, &mut layer.keys, head, 0);
+            gather_rows(values, head, kept, &mut layer.values, head, 0);
+            layer.rows[head] = kept.len();
+            let first = head * capacity;
+            for (rank, &position) in kept.iter().enumerate() {
+                layer.positions[first + rank] = Pos(position);
+                if positions == Positions::Reassigned {
+                    layer.ranks[first + rank] = rank as u32;
+                }
+            }
+        }
+        layer
+    }
+
+    /// Rows that hold a token, per kv head.
+    pub fn live_rows(&self, head: usize) -> usize {
+        self.rows[head] - usize::from(self.hole[head].is_some())
+    }
+
+    /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`), in the hole or at the end. Afterwards no head has a hole.
+    pub(crate) fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
+        let dim = self.keys.head_dim();
+        for head in 0..self.rows.len() {
+            let live = self.live_rows(head);
+            let slot = match self.hole[head].take() {
+                Some(row) => row.0 as usize,
+                None => {
+                    self.rows[head] += 1;
+                    self.rows[head] - 1
+                }
+            };
+            self.keys
+                .row_mut(head, slot)
+                .copy_from_slice(&key[head * dim..][..dim]);
+            self.values
+                .row_mut(head, slot)
+                .copy_from_slice(&value[head * dim..][..dim]);
+            self.positions[head * self.capacity + slot] = position;
+            if !self.ranks.is_empty() {
+                self.ranks[head * self.capacity + slot] = live as u32;
+            }
+        }
+    }
+
+    /// Empties one slot per kv head where `evict` names one; the next `append` fills it.
+    pub(crate) fn evict(&mut self, evict: &[Option<Row>]) {
+        for (head, row) in evict.iter().enumerate() {
+            let Some(row) = *row else { continue };
+            debug_assert!(
+                self.hole[head].is_none(),
+                "one eviction per head and step"
+            );
+            self.hole[head] = Some(row);
+            if !self.ranks.is_empty() {
+                let ranks = &mut self.ranks[head * self.capacity..][..self.rows[head]];
+                let gone = ranks[row.0 as usize];
+                for rank in ranks {
+                    if *rank > gone {
+                        *rank -= 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes of the live rows' keys and values.
+    fn live_bytes(&self) -> u64 {
+        let rows: usize = (0..self.rows.len()).map(|head| self.live_rows(head)).sum();
+        (rows * self.keys.head_dim() * 2 * size_of::<f32>()) as u64
+    }
+
+    /// Bytes allocated: rows with their room for the answer, positions and ranks.
+    fn allocated_bytes(&self) -> u64 {
+        (self.keys.bytes() + self.values.bytes()) as u64
+            + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
+    }
+}
+
+/// All layers' kept rows, and the position of the next token.
+pub struct CompactCache {
+    pub(crate) layers: Vec<CompactLayer>,
+    /// Position that the next token takes: tokens seen so far, whatever was evicted.
+    pub(crate) next: Pos,
+    pub(crate) reassigned: bool,
+}
+
+impl CompactCache {
+    /// Bytes of the kept keys and values.
+    pub fn kv_bytes(&self) -> u64 {
+        self.layers.iter().map(CompactLayer::live_bytes).sum()
+    }
+
+    /// Bytes allocated for rows, positions and ranks, room for the answer included.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.layers.iter().map(CompactLayer::allocated_bytes).sum()
+    }
+
+    /// The layers, from 0.
+    pub fn layers(&self) -> &[CompactLayer] {
+        &self.layers
+    }
+
+    /// Rows of the fullest head, over all layers: room for attention scratch.
+    pub(crate) fn max_capacity(&self) -> usize {
+        self.layers.iter().map(|l| l.capacity).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(positions: Positions) -> CompactLayer {
+        let mut keys = RowStore::uniform(1, 4, 2);
+        for row in 0..4 {
+            keys.row_mut(0, row).fill(row as f32);
+        }
+        let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
+        CompactLayer::gather(&keys, &keys, 4, &keep, 6, positions)
+    }
+
+    #[test]
+    fn gathers_rows_with_their_positions() {
+        let layer = layer(Positions::Original);
+        assert_eq!(layer.rows, [3]);
+        assert_eq!(layer.positions[..3], [Pos(0), Pos(2), Pos(3)]);
+        assert_eq!(layer.keys.row(0, 1), [2.0, 2.0]);
+        assert!(layer.ranks.is_empty());
+    }
+
+    #[test]
+    fn a_new_token_takes_the_hole_and_the_last_rank() {
+        let mut layer = layer(Positions::Reassigned);
+        layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
+        layer.evict(&[Some(Row(1))]);
+        assert_eq!(layer.live_rows(0), 3);
+        layer.append(&[5.0; 2], &[5.0; 2], Pos(5));
+        assert_eq!(layer.rows, [4]);
+        assert_eq!(layer.positions[..4], [Pos(0), Pos(5), Pos(3), Pos(4)]);
+        assert_eq!(layer.ranks[..4], [0, 3, 1, 2]);
+        assert_eq!(layer.keys.row(0, 1), [5.0, 5.0]);
+    }
+}

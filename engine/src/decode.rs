@@ -1,0 +1,205 @@
+//! Decode: one token at a time over the compact cache. All memory is made in `Decoder::new`; a step allocates nothing.
+
+use std::ops::Range;
+
+use kept_kernels::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
+use kept_models::{Model, RopeTable, RowScratch};
+use kept_policies::{Policy, Pos, Row, StepObservation};
+
+use crate::compact::CompactCache;
+use crate::prefill::{attention_scale, head_shape};
+
+/// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
+/// probability of the most attended slot where that slot holds a document token.
+pub struct Votes {
+    /// Positions that can be voted for.
+    document: Range<usize>,
+    /// `[document tokens]`
+    per_token: Vec<f32>,
+}
+
+impl Votes {
+    /// No votes yet, for the document at these positions.
+    pub fn new(document: Range<usize>) -> Self {
+        Self {
+            per_token: vec![0.0; document.len()],
+            document,
+        }
+    }
+
+    /// `[document tokens]`: votes so far.
+    pub fn per_token(&self) -> &[f32] {
+        &self.per_token
+    }
+
+    fn count(&mut self, positions: &[Pos], probabilities: &[f32]) {
+        let best = kept_kernels::argmax(probabilities);
+        let position = positions[best].0 as usize;
+        if self.document.contains(&position) {
+            self.per_token[position - self.document.start] += probabilities[best];
+        }
+    }
+}
+
+/// Every buffer of the decode loop.
+struct Buffers {
+    /// `[width]`
+    residual: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    q: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    k: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    v: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    attention: Vec<f32>,
+    /// `[vocab]`
+    logits: Vec<f32>,
+    /// `[kv_heads]`
+    evict: Vec<Option<Row>>,
+    /// Inside the layer: norm, feed-forward.
+    row: RowScratch,
+    /// `[q_heads, capacity]` probabilities, and the splits' partial results.
+    attend: DecodeScratch,
+}
+
+/// The decode loop's state: the cache, the policy, the buffers.
+pub struct Decoder<'a> {
+    model: &'a Model,
+    rope: &'a RopeTable,
+    policy: &'a mut dyn Policy,
+    /// Rows per kv head that the method may keep, per layer.
+    rows: Vec<usize>,
+    cache: CompactCache,
+    buffers: Buffers,
+}
+
+impl<'a> Decoder<'a> {
+    /// A decoder over `cache`, which was cut by `policy` to `rows` per layer. `rope` must reach to the last position.
+    pub fn new(
+        model: &'a Model,
+        rope: &'a RopeTable,
+        policy: &'a mut dyn Policy,
+        rows: Vec<usize>,
+        cache: CompactCache,
+    ) -> Self {
+        let config = model.config();
+        let q_width = config.q_heads * config.head_dim;
+        let kv_width = config.kv_heads * config.head_dim;
+        let buffers = Buffers {
+            residual: vec![0.0; config.width],
+            q: vec![0.0; q_width],
+            k: vec![0.0; kv_width],
+            v: vec![0.0; kv_width],
+            attention: vec![0.0; q_width],
+            logits: vec![0.0; config.vocab],
+            evict: vec![None; config.kv_heads],
+            row: RowScratch::new(config),
+            attend: DecodeScratch::new(
+                head_shape(model),
+                cache.max_capacity(),
+                kept_kernels::threads::count(),
+            ),
+        };
+        Self {
+            model,
+            rope,
+            policy,
+            rows,
+            cache,
+            buffers,
+        }
+    }
+
+    /// The cache as it is now.
+    pub fn cache(&self) -> &CompactCache {
+        &self.cache
+    }
+
+    /// Bytes of the loop's own buffers.
+    pub fn scratch_bytes(&self) -> u64 {
+        let b = &self.buffers;
+        let floats = b.residual.len()
+            + b.q.len()
+            + b.k.len()
+            + b.v.len()
+            + b.attention.len()
+            + b.logits.len();
+        (floats * size_of::<f32>() + b.attend.bytes()) as u64 + b.row.bytes()
+    }
+
+    /// Logits `[vocab]` of a hidden row `[width]` that prefill left.
+    pub fn logits_of(&mut self, hidden: &[f32]) -> &mut [f32] {
+        self.model
+            .logits_row(hidden, &mut self.buffers.row, &mut self.buffers.logits);
+        &mut self.buffers.logits
+    }
+
+    /// Runs one token and gives the next one's logits `[vocab]`. `votes` collects where the token looked.
+    pub fn step(&mut self, token: u32, mut votes: Option<&mut Votes>) -> &mut [f32] {
+        let b = &mut self.buffers;
+        let config = self.model.config();
+        let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
+        let position = self.cache.next;
+        let reassigned = self.cache.reassigned;
+        self.model.embed(&[token], &mut b.residual);
+        for (layer, cached) in self.cache.layers.iter_mut().enumerate() {
+            self.model
+                .project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
+            if reassigned {
+                cached.append(&b.k, &b.v, position);
+                for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
+                    self.rope.rotate_at(q, cached.live_rows(head) - 1);
+                }
+            } else {
+                self.rope.rotate_at(&mut b.k, position.0 as usize);
+                self.rope.rotate_at(&mut b.q, position.0 as usize);
+                cached.append(&b.k, &b.v, position);
+            }
+            let task = DecodeAttention {
+                shape: head_shape(self.model),
+                scale: attention_scale(self.model),
+                query: &b.q,
+                keys: &cached.keys,
+                values: &cached.values,
+                rows: &cached.rows,
+                rotation: reassigned.then(|| Rotation {
+                    cos: self.rope.cosines(),
+                    sin: self.rope.sines(),
+                    rope_dim: 2 * self.rope.pairs(),
+                    pairing: self.rope.pairing(),
+                    ranks: &cached.ranks,
+                }),
+            };
+            decode_attention(&task, &mut b.attend, &mut b.attention);
+            self.model
+                .finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
+            if let Some(votes) = votes.as_deref_mut() {
+                for q_head in 0..config.q_heads {
+                    let head = q_head / group;
+                    let first = head * cached.capacity;
+                    let positions = &cached.positions[first..first + cached.rows[head]];
+                    votes.count(
+                        positions,
+                        &b.attend.probabilities(q_head)[..positions.len()],
+                    );
+                }
+            }
+            if self.policy.evicts_at_decode() {
+                b.evict.fill(None);
+                let step = StepObservation {
+                    layer,
+                    rows: &cached.rows,
+                    capacity: cached.capacity,
+                    positions: &cached.positions,
+                };
+                self.policy.step(&step, self.rows[layer], &mut b.evict);
+                cached.evict(&b.evict);
+            }
+        }
+        self.cache.next = Pos(position.0 + 1);
+        self.model
+            .logits_row(&b.residual, &mut b.row, &mut b.logits);
+        &mut b.logits
+    }
+}

@@ -1,0 +1,65 @@
+//! What can stop an answer. Every message names the value and the way out, in one sentence.
+
+use kept_models::ModelError;
+use kept_policies::PolicyError;
+
+/// Why the engine gives no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The model cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The method, its parameters or the budget do not fit.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// No question.
+    #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
+    EmptyQuestion,
+    /// The chat template loses the message.
+    #[error("the chat template of {0} does not repeat the user's message; choose another model file")]
+    Template(String),
+    /// More tokens than the model was made for.
+    #[error(
+        "the document is too long for {model}: {have} tokens with the question, and the model reads {context}; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context"
+    )]
+    TooLong {
+        /// The model's name.
+        model: String,
+        /// Tokens of the prompt, or a lower bound in words.
+        have: String,
+        /// The model's context, in tokens.
+        context: usize,
+        /// What would fit, in words.
+        fits: String,
+    },
+    /// A sampling setting out of range.
+    #[error("{name}={value} is not allowed; {name} takes {range}")]
+    Sampling {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it takes.
+        range: &'static str,
+    },
+    /// The person stopped it.
+    #[error("stopped")]
+    Stopped,
+    /// The sampler failed on the model's output.
+    #[error("the next token could not be drawn ({0}); try --temperature 0")]
+    Draw(String),
+    /// A token that the model does not have.
+    #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens; ids are 0 to {}", vocabulary - 1)]
+    UnknownToken {
+        /// The token id.
+        token: u32,
+        /// Vocabulary size.
+        vocabulary: usize,
+    },
+}
+
+impl From<kept_kernels::Stopped> for EngineError {
+    fn from(_: kept_kernels::Stopped) -> Self {
+        EngineError::Stopped
+    }
+}

@@ -1,0 +1,61 @@
+//! Logits of given tokens, for holding the engine against others: the first tokens are read as the prompt and cut, the others
+//! run one by one over what was kept.
+
+use kept_kernels::Stop;
+use kept_models::RopeTable;
+use kept_policies::Budget;
+
+use crate::{Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap};
+
+/// The model's output for given tokens.
+pub struct ForcedLogits {
+    /// `[tokens, vocab]`: row i holds the logits for the token after token i.
+    pub logits: Vec<f32>,
+    /// What was kept of the prompt.
+    pub map: RetentionMap,
+}
+
+impl Engine {
+    /// Logits after each of `ids`. Rows of the first `prompt_tokens` come from full attention, the others from the cache that
+    /// `method` cut to `budget`.
+    pub fn forced_logits(
+        &self,
+        ids: &[u32],
+        prompt_tokens: usize,
+        method: &Method,
+        budget: Option<Budget>,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<ForcedLogits, EngineError> {
+        let model = self.model();
+        let (vocab, width) = (model.config().vocab, model.config().width);
+        if let Some(&token) = ids.iter().find(|&&id| id as usize >= vocab) {
+            return Err(EngineError::UnknownToken {
+                token,
+                vocabulary: vocab,
+            });
+        }
+        let (prompt, forced) = ids.split_at(prompt_tokens);
+        let budget = self.budget_rows(budget, prompt.len())?;
+        let mut policy = method.build()?;
+        let rope = RopeTable::new(model.config(), ids.len());
+        let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope);
+        prefill.every_row = true;
+        let outcome = prefill.run(on_event, stop)?;
+        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut logits = Vec::with_capacity(ids.len() * vocab);
+        for row in outcome.hidden.chunks_exact(width) {
+            logits.extend_from_slice(decoder.logits_of(row));
+        }
+        for &token in forced {
+            if stop.is_requested() {
+                return Err(EngineError::Stopped);
+            }
+            logits.extend_from_slice(decoder.step(token, None));
+        }
+        Ok(ForcedLogits {
+            logits,
+            map: outcome.map,
+        })
+    }
+}

@@ -1,0 +1,340 @@
+//! Prefill: layers outside, chunks inside, each layer cut right after its own attention.
+//!
+//! At any moment one layer's full keys and values exist, beside the residual stream of the whole prompt. The result is exact:
+//! a layer's attention sees all of its keys, whatever the layers before it kept.
+//!
+//! ```text
+//! residual [n, width] --layer 0: chunk, chunk, chunk--> residual --layer 1: ...--> last row -> logits
+//!                            | keys, values [n]
+//!                            v
+//!                     observe -> select -> gather -> CompactLayer 0
+//! ```
+
+use std::time::{Duration, Instant};
+
+use kept_kernels::{
+    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, prefill_attention,
+    window_scores,
+};
+use kept_models::{Model, RopeTable};
+use kept_policies::{
+    ModelShape, Observation, Policy, Pos, Positions, PromptShape, Retention, Softmax, Window,
+};
+
+use crate::compact::{CompactCache, CompactLayer};
+use crate::event::ProgressMeter;
+use crate::{EngineError, MemoryLedger, RetentionMap};
+
+/// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
+const CHUNK: usize = 512;
+
+/// What is to be read, and how it is cut.
+pub struct Prefill<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// `[n]`: the prompt.
+    pub ids: &'a [u32],
+    /// The method.
+    pub policy: &'a mut dyn Policy,
+    /// Rows per kv head and layer on average.
+    pub budget: usize,
+    /// Tokens that may follow the prompt.
+    pub room: usize,
+    /// Rotation for every position of the prompt.
+    pub rope: &'a RopeTable,
+    /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
+    pub every_row: bool,
+    /// Tokens per chunk; the result does not depend on it.
+    pub chunk: usize,
+}
+
+/// A prompt that was read.
+pub struct PrefillOutcome {
+    /// The kept rows.
+    pub cache: CompactCache,
+    /// What was kept.
+    pub map: RetentionMap,
+    /// `[width]`, or `[n, width]` with `every_row`: the last layer's output, before the final norm.
+    pub hidden: Vec<f32>,
+    /// Rows per kv head that the method may keep, per layer.
+    pub rows: Vec<usize>,
+    /// Time spent observing, selecting and gathering.
+    pub selecting: Duration,
+    /// Memory, by category.
+    pub ledger: MemoryLedger,
+}
+
+/// The scratch of one layer's pass, made once.
+struct Scratch {
+    /// `[n]` rows per kv head.
+    keys: RowStore,
+    /// `[n]` rows per kv head.
+    values: RowStore,
+    /// `[chunk, q_heads, head_dim]`
+    q: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    k: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    v: Vec<f32>,
+    /// `[chunk, q_heads, head_dim]`
+    attention: Vec<f32>,
+    /// `[w, q_heads, head_dim]`: the rotated queries of the observation window, if there is one.
+    window_queries: Vec<f32>,
+    /// `[q_heads, n]`: what the window sees.
+    window_scores: Vec<f32>,
+}
+
+impl<'a> Prefill<'a> {
+    /// Reading `ids` with the usual chunks, for an answer of up to `room` tokens.
+    pub fn new(
+        model: &'a Model,
+        ids: &'a [u32],
+        policy: &'a mut dyn Policy,
+        budget: usize,
+        room: usize,
+        rope: &'a RopeTable,
+    ) -> Self {
+        Self {
+            model,
+            ids,
+            policy,
+            budget,
+            room,
+            rope,
+            every_row: false,
+            chunk: CHUNK,
+        }
+    }
+
+    /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
+    pub fn run(
+        self,
+        progress: &mut dyn FnMut(crate::Event),
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
+        let n = self.ids.len();
+        let config = self.model.config();
+        let shape = shape_of(self.model);
+        let heads = head_shape(self.model);
+        let rows = self
+            .policy
+            .rows(&shape, &PromptShape { tokens: n }, self.budget)?;
+        let positions = self.policy.positions();
+        let width = config.width;
+        let chunk = self.chunk.clamp(1, n);
+
+        let mut residual = vec![0.0f32; n * width];
+        self.model.embed(self.ids, &mut residual);
+        let mut scratch = Scratch {
+            keys: RowStore::uniform(shape.kv_heads, n, shape.head_dim),
+            values: RowStore::uniform(shape.kv_heads, n, shape.head_dim),
+            q: vec![0.0; chunk * shape.q_heads * shape.head_dim],
+            k: vec![0.0; chunk * shape.kv_heads * shape.head_dim],
+            v: vec![0.0; chunk * shape.kv_heads * shape.head_dim],
+            attention: vec![0.0; chunk * shape.q_heads * shape.head_dim],
+            window_queries: Vec::new(),
+            window_scores: Vec::new(),
+        };
+        let mut meter = ProgressMeter::new(n, n * shape.layers, progress);
+        let mut map = RetentionMap::new(n, shape.kv_heads);
+        let mut layers = Vec::with_capacity(shape.layers);
+        let mut selecting = Duration::ZERO;
+        let mut largest_pass = 0;
+
+        for (layer, &layer_rows) in rows.iter().enumerate() {
+            let last_layer = layer + 1 == shape.layers;
+            let window = self
+                .policy
+                .needs(layer)
+                .window
+                .filter(|_| n > layer_rows)
+                .map(|w| Window {
+                    rows: w.rows.min(n),
+                    ..w
+                });
+            let window_from = n - window.map_or(0, |w| w.rows);
+            scratch.window_queries.clear();
+            let mut pass = self.model.layer_pass(layer, chunk)?;
+            for first in (0..n).step_by(chunk) {
+                let count = chunk.min(n - first);
+                let q_width = shape.q_heads * shape.head_dim;
+                let kv_width = shape.kv_heads * shape.head_dim;
+                let q = &mut scratch.q[..count * q_width];
+                let k = &mut scratch.k[..count * kv_width];
+                let v = &mut scratch.v[..count * kv_width];
+                let stream = &mut residual[first * width..(first + count) * width];
+                pass.project(stream, q, k, v, stop)?;
+                self.rope.rotate_rows(q, shape.q_heads, first);
+                self.rope.rotate_rows(k, shape.kv_heads, first);
+                scratch.keys.copy_in(first, k);
+                scratch.values.copy_in(first, v);
+                if first + count > window_from {
+                    let skip = window_from.saturating_sub(first) * q_width;
+                    scratch.window_queries.extend_from_slice(&q[skip..]);
+                }
+                // The last layer's output matters in the last row only.
+                let needed = match last_layer && !self.every_row {
+                    false => first..first + count,
+                    true if first + count == n => n - 1..n,
+                    true => {
+                        meter.report(layer * n + first + count);
+                        continue;
+                    }
+                };
+                let local = needed.start - first..needed.end - first;
+                let out = &mut scratch.attention[..needed.len() * q_width];
+                let task = PrefillAttention {
+                    shape: heads,
+                    scale: attention_scale(self.model),
+                    queries: &q[local.start * q_width..local.end * q_width],
+                    first: needed.start,
+                    keys: &scratch.keys,
+                    values: &scratch.values,
+                };
+                prefill_attention(&task, out, None, stop)?;
+                let stream = &mut stream[local.start * width..local.end * width];
+                pass.finish(out, stream, stop)?;
+                meter.report(layer * n + first + count);
+            }
+            largest_pass = largest_pass.max(pass.bytes());
+            drop(pass);
+
+            let started = Instant::now();
+            let _span =
+                tracing::debug_span!("selecting", layer, method = self.policy.name()).entered();
+            if let Some(window) = window {
+                scratch.window_scores.resize(shape.q_heads * n, 0.0);
+                let task = WindowScores {
+                    shape: heads,
+                    scale: attention_scale(self.model),
+                    queries: &scratch.window_queries,
+                    keys: &scratch.keys,
+                    tokens: n,
+                    normalise: match window.softmax {
+                        Softmax::All => Normalise::All,
+                        Softmax::Prefix => Normalise::Prefix,
+                    },
+                    row_weights: None,
+                };
+                window_scores(&task, &mut scratch.window_scores, stop)?;
+            }
+            let retention = self.policy.select(
+                &Observation {
+                    layer,
+                    tokens: n,
+                    kv_heads: shape.kv_heads,
+                    group: shape.group(),
+                    window: window.map(|_| scratch.window_scores.as_slice()),
+                },
+                layer_rows,
+            );
+            check(&retention, n, layer_rows);
+            let capacity = if self.policy.evicts_at_decode() {
+                (n + self.room).min(layer_rows.max(1) + 1)
+            } else {
+                n.min(layer_rows) + self.room
+            };
+            let mut compact = CompactLayer::gather(
+                &scratch.keys,
+                &scratch.values,
+                n,
+                &retention,
+                capacity,
+                positions,
+            );
+            if positions == Positions::Reassigned {
+                unrotate(&mut compact, self.rope);
+            }
+            map.push(&retention);
+            layers.push(compact);
+            selecting += started.elapsed();
+        }
+
+        let cache = CompactCache {
+            layers,
+            next: Pos(n as u32),
+            reassigned: positions == Positions::Reassigned,
+        };
+        let floats = |count: usize| (count * size_of::<f32>()) as u64;
+        let ledger = MemoryLedger {
+            weights: self.model.weights_bytes(),
+            layer_tiles: self.model.layer_tiles_bytes(),
+            layer_kv: (scratch.keys.bytes() + scratch.values.bytes()) as u64,
+            residual: floats(residual.len()),
+            activations: floats(
+                scratch.q.len() * 2
+                    + scratch.k.len() * 2
+                    + scratch.window_queries.capacity()
+                    + scratch.window_scores.capacity(),
+            ) + largest_pass,
+            rope: self.rope.bytes(),
+            kept_rows: cache.allocated_bytes(),
+            decode: 0,
+        };
+        let hidden = match self.every_row {
+            true => residual,
+            false => residual[(n - 1) * width..].to_vec(),
+        };
+        Ok(PrefillOutcome {
+            cache,
+            map,
+            hidden,
+            rows,
+            selecting,
+            ledger,
+        })
+    }
+}
+
+/// Scores are divided by the root of the head's width, as in every llama.
+pub(crate) fn attention_scale(model: &Model) -> f32 {
+    1.0 / (model.config().head_dim as f32).sqrt()
+}
+
+/// The model's numbers as a policy knows them.
+pub(crate) fn shape_of(model: &Model) -> ModelShape {
+    let config = model.config();
+    ModelShape {
+        layers: config.layers,
+        q_heads: config.q_heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    }
+}
+
+/// The model's heads as the kernels know them.
+pub(crate) fn head_shape(model: &Model) -> HeadShape {
+    let config = model.config();
+    HeadShape {
+        q_heads: config.q_heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    }
+}
+
+/// Keys of a method that re-assigns positions are stored before RoPE.
+fn unrotate(layer: &mut CompactLayer, rope: &RopeTable) {
+    for head in 0..layer.rows.len() {
+        for row in 0..layer.rows[head] {
+            let position = layer.positions[head * layer.capacity + row].0 as usize;
+            rope.unrotate_at(layer.keys.row_mut(head, row), position);
+        }
+    }
+}
+
+/// A policy's word is checked once, here: ascending, inside the prompt, as many as it may keep.
+fn check(retention: &Retention, tokens: usize, rows: usize) {
+    if let Retention::Keep(heads) = retention {
+        for kept in heads {
+            assert!(
+                kept.windows(2).all(|pair| pair[0] < pair[1]),
+                "kept positions ascend without repeats"
+            );
+            assert!(
+                kept.last().is_some_and(|p| (p.0 as usize) < tokens),
+                "kept positions lie in the prompt"
+            );
+            assert_eq!(kept.len(), rows.min(tokens), "a budget is kept exactly");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The retention map: which tokens of the prompt each layer and kv head kept. Plain numbers, for heatmaps and files.
+
+use kept_policies::Retention;
+
+/// What one layer kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LayerRetention {
+    /// Every token in every head.
+    Everything,
+    /// Per kv head the kept positions, ascending.
+    Kept(Vec<Vec<u32>>),
+}
+
+/// What every layer kept of a prompt of `tokens` tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetentionMap {
+    /// Prompt tokens.
+    pub tokens: usize,
+    /// Key/value heads per layer.
+    pub kv_heads: usize,
+    /// One entry per layer.
+    pub layers: Vec<LayerRetention>,
+}
+
+impl RetentionMap {
+    pub(crate) fn new(tokens: usize, kv_heads: usize) -> Self {
+        Self {
+            tokens,
+            kv_heads,
+            layers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, retention: &Retention) {
+        self.layers.push(match retention {
+            Retention::Everything => LayerRetention::Everything,
+            Retention::Keep(heads) => LayerRetention::Kept(
+                heads
+                    .iter()
+                    .map(|head| head.iter().map(|p| p.0).collect())
+                    .collect(),
+            ),
+        });
+    }
+
+    /// Rows per kv head of each layer (the largest head's, where heads differ).
+    pub fn rows_per_layer(&self) -> Vec<usize> {
+        self.layers
+            .iter()
+            .map(|layer| match layer {
+                LayerRetention::Everything => self.tokens,
+                LayerRetention::Kept(heads) => heads.iter().map(Vec::len).max().unwrap_or(0),
+            })
+            .collect()
+    }
+
+    /// `[tokens]`: in how many of the `layers x kv_heads` slots each token is kept.
+    pub fn counts(&self) -> Vec<u32> {
+        let mut counts = vec![0u32; self.tokens];
+        for layer in &self.layers {
+            match layer {
+                LayerRetention::Everything => {
+                    counts.iter_mut().for_each(|c| *c += self.kv_heads as u32)
+                }
+                LayerRetention::Kept(heads) => {
+                    for &position in heads.iter().flatten() {
+                        counts[position as usize] += 1;
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// `[tokens]`: share of the layer-head slots that hold each token, 0 to 1.
+    pub fn shares(&self) -> Vec<f32> {
+        let slots = (self.layers.len() * self.kv_heads).max(1) as f32;
+        self.counts().iter().map(|&c| c as f32 / slots).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_policies::Pos;
+
+    #[test]
+    fn counts_every_layer_and_head() {
+        let mut map = RetentionMap::new(3, 2);
+        map.push(&Retention::Everything);
+        map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
+        assert_eq!(map.counts(), [4, 2, 3]);
+        assert_eq!(map.shares(), [1.0, 0.5, 0.75]);
+        assert_eq!(map.rows_per_layer(), [3, 2]);
+    }
+}

@@ -1,0 +1,198 @@
+//! From logits to the next token: greedy, or temperature with top-k, top-p and min-p, from a seed.
+//!
+//! Drawing is candle-transformers' `LogitsProcessor`; min-p, which it does not have, is applied to the logits before it.
+
+use candle_core::{Device, Tensor};
+use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
+
+use crate::EngineError;
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the most likely token; larger is more varied.
+    pub temperature: f64,
+    /// Only the k most likely tokens.
+    pub top_k: Option<usize>,
+    /// Only the most likely tokens that make up this probability.
+    pub top_p: Option<f64>,
+    /// Only tokens at least this share as likely as the likeliest.
+    pub min_p: Option<f64>,
+    /// Same seed, same answer.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            seed: 0,
+        }
+    }
+}
+
+impl Sampling {
+    fn check(&self) -> Result<(), EngineError> {
+        let refuse = |name, value: String, range| Err(EngineError::Sampling { name, value, range });
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return refuse(
+                "temperature",
+                self.temperature.to_string(),
+                "a number from 0 (greedy)",
+            );
+        }
+        if self.top_k == Some(0) {
+            return refuse("top-k", "0".into(), "a whole number from 1");
+        }
+        for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
+            if let Some(value) = value
+                && !(value > 0.0 && value <= 1.0)
+            {
+                return refuse(name, value.to_string(), "a number above 0, at most 1");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Chooses tokens.
+pub struct Sampler {
+    sampling: Sampling,
+    /// `None`: greedy, which needs no random numbers and no memory.
+    drawing: Option<LogitsProcessor>,
+}
+
+impl Sampler {
+    /// A sampler with settings that are in range.
+    pub fn new(sampling: &Sampling) -> Result<Self, EngineError> {
+        sampling.check()?;
+        let temperature = sampling.temperature;
+        let drawing = (temperature > 0.0).then(|| {
+            let how = match (sampling.top_k, sampling.top_p) {
+                (None, None) => Drawing::All { temperature },
+                (Some(k), None) => Drawing::TopK { k, temperature },
+                (None, Some(p)) => Drawing::TopP { p, temperature },
+                (Some(k), Some(p)) => Drawing::TopKThenTopP { k, p, temperature },
+            };
+            LogitsProcessor::from_sampling(sampling.seed, how)
+        });
+        Ok(Self {
+            sampling: sampling.clone(),
+            drawing,
+        })
+    }
+
+    /// The next token for `logits` `[vocab]`. Ties in greedy mode go to the lower id. May change `logits`.
+    pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
+        let Some(drawing) = &mut self.drawing else {
+            return Ok(kept_kernels::argmax(logits) as u32);
+        };
+        if let Some(min_p) = self.sampling.min_p {
+            apply_min_p(logits, min_p, self.sampling.temperature);
+        }
+        let draw = || -> candle_core::Result<u32> {
+            let tensor = Tensor::from_slice(logits, logits.len(), &Device::Cpu)?;
+            drawing.sample(&tensor)
+        };
+        let mut draw = draw;
+        draw().map_err(|e| EngineError::Draw(e.to_string()))
+    }
+}
+
+/// Removes tokens whose probability at `temperature` is below `min_p` times the largest.
+fn apply_min_p(logits: &mut [f32], min_p: f64, temperature: f64) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let floor = largest + (min_p.ln() * temperature) as f32;
+    for logit in logits {
+        if *logit < floor {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(sampling: &Sampling, logits: &[f32]) -> Vec<u32> {
+        let mut sampler = Sampler::new(sampling).unwrap();
+        (0..200)
+            .map(|_| sampler.next(&mut logits.to_vec()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_equals() {
+        assert_eq!(draws(&Sampling::default(), &[1.0, 3.0, 3.0])[0], 1);
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let logits = [1.0, 1.1, 0.9, 1.0];
+        let warm = |seed| Sampling {
+            temperature: 1.0,
+            seed,
+            ..Sampling::default()
+        };
+        assert_eq!(draws(&warm(7), &logits), draws(&warm(7), &logits));
+        assert_ne!(draws(&warm(7), &logits), draws(&warm(8), &logits));
+    }
+
+    #[test]
+    fn limits_exclude_unlikely_tokens() {
+        let logits = [5.0, 4.9, 1.0, 0.0];
+        let warm = Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        };
+        assert!(draws(&warm, &logits).iter().any(|&t| t > 1));
+        for limited in [
+            Sampling {
+                top_k: Some(2),
+                ..warm.clone()
+            },
+            Sampling {
+                top_p: Some(0.9),
+                ..warm.clone()
+            },
+            Sampling {
+                min_p: Some(0.5),
+                ..warm.clone()
+            },
+        ] {
+            let drawn = draws(&limited, &logits);
+            assert!(drawn.iter().all(|&t| t <= 1), "{limited:?}");
+            assert!(
+                drawn.contains(&0) && drawn.contains(&1),
+                "{limited:?} draws both"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_settings_out_of_range() {
+        for wrong in [
+            Sampling {
+                temperature: -1.0,
+                ..Sampling::default()
+            },
+            Sampling {
+                top_k: Some(0),
+                ..Sampling::default()
+            },
+            Sampling {
+                top_p: Some(1.5),
+                ..Sampling::default()
+            },
+            Sampling {
+                min_p: Some(0.0),
+                ..Sampling::default()
+            },
+        ] {
+            assert!(Sampler::new(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

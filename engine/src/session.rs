@@ -1,0 +1,257 @@
+//! One model, any number of questions: `Engine::ask` runs a question all the way through.
+
+use std::path::Path;
+use std::time::Instant;
+
+use kept_documents::Document;
+use kept_kernels::Stop;
+use kept_models::{Model, RopeTable};
+use kept_policies::{Budget, Policy};
+
+use crate::sources::sources;
+use crate::writing::Writing;
+use crate::{
+    Decoder, EngineError, Event, MemoryLedger, Prefill, Prompt, RetentionMap, Sampler, Sampling,
+    Source, Votes, peak_resident_bytes,
+};
+
+/// A method by name, with the parameters that were set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Method {
+    /// Name, as in `--method`.
+    pub name: String,
+    /// `--set` as name-value pairs.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Method {
+    /// The policy itself.
+    pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
+        Ok(kept_policies::build(&self.name, &self.parameters)?)
+    }
+}
+
+/// A question.
+pub struct Ask<'a> {
+    /// The document.
+    pub document: &'a Document,
+    /// The question.
+    pub question: &'a str,
+    /// How the cache is compressed.
+    pub method: &'a Method,
+    /// To how much; `None` takes a quarter of the prompt, and at least [`Engine::SMALLEST_DEFAULT_BUDGET`] rows.
+    pub budget: Option<Budget>,
+    /// How tokens are chosen.
+    pub sampling: &'a Sampling,
+    /// Longest answer, in tokens. The model's context may end it sooner.
+    pub max_tokens: usize,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// The longest answer was reached.
+    Length,
+    /// The model's context was reached.
+    Context,
+    /// The person stopped it; the text so far stands.
+    Stopped,
+}
+
+/// An answer and what it cost.
+pub struct Answer {
+    /// The answer.
+    pub text: String,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The prompt it answers.
+    pub prompt: Prompt,
+    /// Tokens of the answer.
+    pub answer_tokens: usize,
+    /// Rows per kv head that were kept of the prompt, per layer.
+    pub rows_per_layer: Vec<usize>,
+    /// Bytes of the kept keys and values after reading.
+    pub kv_bytes: u64,
+    /// Bytes the full cache would take at the prompt's length.
+    pub kv_bytes_full: u64,
+    /// Memory by category.
+    pub ledger: MemoryLedger,
+    /// The most this process had resident, as the operating system counts it.
+    pub peak_bytes: Option<u64>,
+    /// Seconds spent reading, selection included.
+    pub prefill_seconds: f64,
+    /// Seconds spent observing, selecting and gathering.
+    pub select_seconds: f64,
+    /// Seconds spent answering.
+    pub decode_seconds: f64,
+    /// Passages the answer stands on.
+    pub sources: Vec<Source>,
+    /// What was kept.
+    pub map: RetentionMap,
+    /// What a person should know besides, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Answer {
+    /// Tokens of the answer per second.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        match self.decode_seconds > 0.0 {
+            true => self.answer_tokens as f64 / self.decode_seconds,
+            false => 0.0,
+        }
+    }
+}
+
+/// What a person should know about how the document was read.
+fn document_notes(document: &Document) -> Vec<String> {
+    let mut notes = Vec::new();
+    if document.malformed > 0 {
+        notes.push(format!(
+            "{} places of {} are not valid {} and are read as \u{FFFD}",
+            document.malformed, document.name, document.encoding
+        ));
+    }
+    if !document.unread_pages.is_empty() {
+        let pages: Vec<String> = document.unread_pages.iter().map(u32::to_string).collect();
+        notes.push(format!(
+            "these pages of {} are damaged and were not read: {}",
+            document.name,
+            pages.join(", ")
+        ));
+    }
+    notes
+}
+
+/// A model ready to answer.
+pub struct Engine {
+    model: Model,
+}
+
+impl Engine {
+    /// The default budget is a quarter of the prompt, but never fewer rows than this.
+    pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
+    /// The default longest answer, in tokens.
+    pub const DEFAULT_MAX_TOKENS: usize = 256;
+
+    /// Opens the GGUF file at `path`.
+    pub fn open(path: &Path) -> Result<Self, EngineError> {
+        Ok(Self {
+            model: Model::open(path)?,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Bytes that one row in every kv head of every layer takes.
+    pub fn bytes_per_row(&self) -> u64 {
+        let config = self.model.config();
+        (config.layers * config.kv_heads * config.head_dim * 2 * size_of::<f32>()) as u64
+    }
+
+    /// Rows per kv head for `budget` on a prompt of `tokens`.
+    pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
+        Ok(match budget {
+            Some(budget) => budget.rows(tokens, self.bytes_per_row())?,
+            None => (tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET),
+        })
+    }
+
+    /// Reads the document with the question and answers. `on_event` hears progress and text; `stop` ends either: while reading
+    /// with [`EngineError::Stopped`], while answering with the text so far.
+    pub fn ask(
+        &self,
+        ask: &Ask<'_>,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let mut policy = ask.method.build()?;
+        let mut sampler = Sampler::new(ask.sampling)?;
+        let prompt = Prompt::new(&self.model, &ask.document.text, ask.question)?;
+        let n = prompt.len();
+        let budget = self.budget_rows(ask.budget, n)?;
+        let mut notes = document_notes(ask.document);
+        if ask.budget.is_some() && budget >= n && ask.method.name != "full" {
+            notes.push(format!(
+                "the budget of {budget} rows is not smaller than the prompt of {n} tokens: everything is kept"
+            ));
+        }
+        let config = self.model.config();
+        let room = ask.max_tokens.min(config.context - n);
+        let rope = RopeTable::new(config, n + room);
+
+        let started = Instant::now();
+        let outcome = {
+            let _span =
+                tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
+                    .entered();
+            Prefill::new(&self.model, &prompt.ids, &mut *policy, budget, room, &rope)
+                .run(on_event, stop)?
+        };
+        let prefill_seconds = started.elapsed().as_secs_f64();
+        let kv_bytes = outcome.cache.kv_bytes();
+        let kv_bytes_full = self.bytes_per_row() * n as u64;
+        on_event(Event::Read {
+            prompt_tokens: n,
+            kv_bytes,
+            kv_bytes_full,
+            seconds: prefill_seconds,
+        });
+
+        let mut ledger = outcome.ledger;
+        let mut votes = Votes::new(prompt.document.clone());
+        let mut decoder = Decoder::new(
+            &self.model,
+            &rope,
+            &mut *policy,
+            outcome.rows,
+            outcome.cache,
+        );
+        ledger.decode = decoder.scratch_bytes();
+        let decoding = Instant::now();
+        let written = {
+            let _span = tracing::info_span!("answering", method = ask.method.name).entered();
+            Writing {
+                model: &self.model,
+                decoder: &mut decoder,
+                sampler: &mut sampler,
+                votes: &mut votes,
+                room,
+                max_tokens: ask.max_tokens,
+                stop,
+            }
+            .run(&outcome.hidden, on_event)?
+        };
+        let decode_seconds = decoding.elapsed().as_secs_f64();
+        tracing::info!(
+            prompt_tokens = n,
+            answer_tokens = written.tokens,
+            prefill_seconds,
+            decode_seconds,
+            kv_bytes,
+            "answered"
+        );
+        Ok(Answer {
+            sources: sources(ask.document, &prompt, &votes),
+            text: written.text,
+            finish: written.finish,
+            prompt,
+            answer_tokens: written.tokens,
+            rows_per_layer: outcome.map.rows_per_layer(),
+            kv_bytes,
+            kv_bytes_full,
+            ledger,
+            peak_bytes: peak_resident_bytes(),
+            prefill_seconds,
+            select_seconds: outcome.selecting.as_secs_f64(),
+            decode_seconds,
+            map: outcome.map,
+            notes,
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The passages an answer stands on: where its tokens looked while they were written.
+
+use std::ops::Range;
+
+use kept_documents::Document;
+use serde::Serialize;
+
+use crate::decode::Votes;
+use crate::prompt::Prompt;
+
+/// A passage of the document.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Source {
+    /// First byte in the document's text.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+    /// Page, from 1, where the document has pages.
+    pub page: Option<u32>,
+    /// The passage.
+    pub text: String,
+    /// Share of all attention that the answer paid to the document's tokens, 0 to 1.
+    pub weight: f32,
+}
+
+/// How many passages are named at most.
+const MOST: usize = 3;
+/// A passage with less than this share of the best one's attention is left out.
+const LEAST_OF_BEST: f32 = 0.25;
+
+/// The passages that `votes` point to, the most attended first.
+pub(crate) fn sources(document: &Document, prompt: &Prompt, votes: &Votes) -> Vec<Source> {
+    let per_token = votes.per_token();
+    let total: f32 = per_token.iter().sum();
+    if total <= 0.0 {
+        return Vec::new();
+    }
+    let mut passages: Vec<(Range<usize>, f32)> = Vec::new();
+    for (span, &vote) in prompt.spans.iter().zip(per_token) {
+        if vote <= 0.0 {
+            continue;
+        }
+        // The last byte, not the first: a token often begins with the space that ends the sentence before.
+        let byte = (span.end as usize).saturating_sub(1);
+        match passages.last_mut() {
+            Some((range, weight)) if range.contains(&byte) => *weight += vote,
+            _ => passages.push((document.passage_at(byte), vote)),
+        }
+    }
+    passages.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let best = passages[0].1;
+    passages
+        .into_iter()
+        .take(MOST)
+        .filter(|(_, weight)| *weight >= best * LEAST_OF_BEST)
+        .map(|(range, weight)| Source {
+            page: document.page_of(range.start),
+            text: document.text[range.clone()].to_owned(),
+            start: range.start,
+            end: range.end,
+            weight: weight / total,
+        })
+        .collect()
+}
