@@ -12,7 +12,7 @@ import torch
 import facts
 from tokenizer import END_OF_TEXT, IM_END, Codec
 
-TEXT, ASKED, RESTATED, VALUE, STOP = 0.1, 0.0, 0.5, 2.0, 0.5  # loss weights by the part of the sample
+TEXT, ASKED, RESTATED, VALUE, STOP = 0.03, 0.0, 0.5, 2.0, 0.5  # loss weights by the part of the sample
 QUOTE_HEAD, QUOTE_BODY = 1.0, 0.6
 
 

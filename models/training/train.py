@@ -18,7 +18,7 @@ import start
 import tokenizer as tok
 from model import Config, Reader
 from pictures import draw_losses
-from presets import preset
+from presets import Preset, preset
 from samples import RESTATED, Maker, Stage
 
 
@@ -36,8 +36,10 @@ def measure(model: Reader, maker: Maker, stage: Stage, count: int, device: str, 
     exact = {"fact": [0, 0], "quote": [0, 0]}
     for _ in range(count):
         ids, weights = maker.sample(stage)
-        tokens = torch.tensor(ids, device=device)
         spans = answer_spans(weights)
+        if not spans:
+            continue
+        tokens = torch.tensor(ids, device=device)
         at = torch.tensor([i for a, b, _ in spans for i in range(a, b)], device=device)
         hidden = model.hidden(tokens[None, :-1])[0, at - 1]
         hits = (torch.nn.functional.linear(hidden, model.embedding).argmax(-1) == tokens[at]).tolist()
@@ -81,19 +83,22 @@ def worker(queue, stage_index, codec_path, corpus, plan, seed):
     torch.set_num_threads(1)
     maker = Maker(tok.load(codec_path), books.load(corpus, validation=False), unseen=False, seed=seed)
     while True:
-        queue.put(maker.batch(mixed(maker.rng, plan.stages, stage_index.value), plan.rows))
+        queue.put(maker.batch(mixed(maker.rng, plan, stage_index.value), plan.rows))
 
 
-def mixed(rng: random.Random, stages: list[Stage], at: int) -> Stage:
-    """Mostly the present stage; a fifth of the steps rehearse earlier ones."""
-    return stages[at] if at == 0 or rng.random() < 0.8 else stages[rng.randrange(at)]
+def mixed(rng: random.Random, plan: Preset, at: int) -> Stage:
+    """Mostly the present stage; the rest rehearses earlier ones and plain copying."""
+    draw = rng.random()
+    if draw < 0.2:
+        return plan.copying(at)
+    return plan.stages[at if draw < 0.85 or at == 0 else rng.randrange(at)]
 
 
 def batches(args, plan, codec, training, seed, stage_index):
     if args.workers == 0:
         maker = Maker(codec, training, unseen=False, seed=seed)
         while True:
-            yield maker.batch(mixed(maker.rng, plan.stages, stage_index.value), plan.rows)
+            yield maker.batch(mixed(maker.rng, plan, stage_index.value), plan.rows)
     queue = torch.multiprocessing.Queue(4 * args.workers)
     for i in range(args.workers):
         torch.multiprocessing.Process(
@@ -144,7 +149,7 @@ def main() -> None:
     codes = [model.embedding]
     others = [q for n, q in model.named_parameters() if n != "embedding"]
     optimizer = torch.optim.AdamW(
-        [{"params": codes, "part": 0.4}, {"params": others, "part": 1.0}],
+        [{"params": codes, "part": 0.3}, {"params": others, "part": 1.0}],
         lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     if saved:
         optimizer.load_state_dict(saved["optimizer"])
@@ -177,9 +182,9 @@ def main() -> None:
         state["seconds"] += now - clock
         clock = now
         sums = [sums[0] + loss.detach(), sums[1] + 1, sums[2] + tokens.numel()]
-        if state["step"] % (50 if args.device == "cpu" else 200) == 0:
+        if state["step"] % 100 == 0:
             stage = plan.stages[state["stage"]]
-            held = measure(model, held_out, stage, 20 if args.device == "cpu" else 100, args.device)
+            held = measure(model, held_out, stage, 12 if args.device == "cpu" else 100, args.device)
             entry = {"step": state["step"], "minutes": round(state["seconds"] / 60, 2), "tokens": state["tokens"],
                      "stage": state["stage"], "loss": round(float(sums[0]) / sums[1], 4), "held_out": held,
                      "tokens_per_second": round(sums[2] / (now - marked))}
@@ -189,12 +194,14 @@ def main() -> None:
             print(f"{entry['minutes']:6.1f} min  step {entry['step']}  {stage.name} ({stage.length})  loss {entry['loss']:.3f}  "
                   f"held out {held}  {entry['tokens_per_second']} tokens/s", flush=True)
             recent = [h["held_out"]["fact"] or 0 for h in state["history"][-2:] if h["stage"] == state["stage"]]
-            if len(recent) == 2 and sum(recent) / 2 >= stage.advance and state["stage"] + 1 < len(plan.stages):
+            # The next stage begins when this one is mastered, or when its share of the first 60 % of the time is up.
+            mastered = len(recent) == 2 and sum(recent) / 2 >= stage.advance
+            late = used > 0.6 * (state["stage"] + 1) / (len(plan.stages) - 1)
+            if (mastered or late) and state["stage"] + 1 < len(plan.stages):
                 state["stage"] += 1
                 stage_index.value = state["stage"]
             sums, marked = [0.0, 0, 0], time.time()
-            if state["step"] % 100 == 0:
-                save()
+            save()
             clock = time.time()  # measuring and saving are not training time for the log, but see below
             state["seconds"] += clock - now  # ... they are for the wall-clock budget
     save()
