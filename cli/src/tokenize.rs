@@ -1,8 +1,7 @@
 //! `kept tokenize`: the token ids of a text, as the document of a question would be encoded.
 
 use anyhow::Context;
-use kept_engine::models::Model;
-use kept_engine::model_path;
+use kept_engine::{Engine, model_path};
 use serde::Serialize;
 
 use crate::arguments::TokenizeArguments;
@@ -15,14 +14,14 @@ struct TokenizeJson<'a> {
 }
 
 pub fn run(arguments: &TokenizeArguments) -> anyhow::Result<()> {
-    let model = Model::open(&model_path(&arguments.model)?)?;
+    let engine = Engine::open(&model_path(&arguments.model)?)?;
     let shown = arguments.file.display();
     let bytes =
         std::fs::read(&arguments.file).with_context(|| format!("'{shown}' could not be read"))?;
     let text = String::from_utf8(bytes)
         .ok()
         .with_context(|| format!("'{shown}' is not UTF-8; convert it, for example with iconv"))?;
-    let encoded = model.tokenizer()?.encode(&text);
+    let encoded = engine.model().tokenizer()?.encode(&text);
     if arguments.json {
         return output::print_json(&TokenizeJson {
             ids: &encoded.ids,

@@ -88,6 +88,25 @@ impl CompactLayer {
         self.rows[head] - usize::from(self.hole[head].is_some())
     }
 
+    /// Positions of the live rows of one kv head, ascending.
+    pub fn kept(&self, head: usize) -> Vec<Pos> {
+        let slots = &self.positions[head * self.capacity..][..self.rows[head]];
+        let hole = self.hole[head].map(|row| row.0 as usize);
+        let mut kept: Vec<Pos> = slots
+            .iter()
+            .enumerate()
+            .filter(|(slot, _)| Some(*slot) != hole)
+            .map(|(_, position)| *position)
+            .collect();
+        kept.sort_unstable();
+        kept
+    }
+
+    /// Key/value heads.
+    pub fn kv_heads(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`), in the hole or at the end. Afterwards no head has a hole.
     pub(crate) fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();

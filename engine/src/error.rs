@@ -6,7 +6,15 @@ use kept_policies::PolicyError;
 /// Why the engine gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The model cannot be used.
+    /// The model file cannot be opened.
+    #[error("{}: {error}", path.display())]
+    Open {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        error: ModelError,
+    },
+    /// The model cannot do what it is asked.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The method, its parameters or the budget do not fit.

@@ -138,9 +138,11 @@ impl Engine {
 
     /// Opens the GGUF file at `path`.
     pub fn open(path: &Path) -> Result<Self, EngineError> {
-        Ok(Self {
-            model: Model::open(path)?,
-        })
+        let model = Model::open(path).map_err(|error| EngineError::Open {
+            path: path.to_owned(),
+            error,
+        })?;
+        Ok(Self { model })
     }
 
     /// The model.
