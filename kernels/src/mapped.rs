@@ -168,7 +168,7 @@ impl<T: PlainBlock> MappedBlocks<T> {
     /// # Errors
     /// [`MappedError::OutOfRange`] and [`MappedError::Unaligned`].
     pub fn new(file: Arc<MappedFile>, start: usize, blocks: usize) -> Result<Self, MappedError> {
-        let bytes = blocks.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = blocks.saturating_mul(size_of::<T>());
         if start.checked_add(bytes).is_none_or(|end| end > file.len()) {
             return Err(MappedError::OutOfRange {
                 start,
