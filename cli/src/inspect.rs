@@ -58,7 +58,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         context: config.context,
         rope: rope(&config.rope),
         tied_output: config.tied_output,
-        tensors: tensors,
+        tensors,
         weights_bytes: model.weights_bytes(),
         kv_bytes_per_token: engine.bytes_per_row(),
         tokenizer: match model.tokenizer() {
@@ -122,5 +122,8 @@ fn rope(rope: &RopeConfig) -> String {
         RopeScaling::Linear { factor } => format!(", stretched linearly by {factor}"),
         RopeScaling::Factors(_) => ", stretched by the file's factors".to_owned(),
     };
-    format!("base {}, {} numbers of a head rotated{scaling}", rope.base, rope.dims)
+    format!(
+        "base {}, {} numbers of a head rotated{scaling}",
+        rope.base, rope.dims
+    )
 }

@@ -23,8 +23,7 @@ use clap::Parser;
 use crate::arguments::{Arguments, Command, ModelsCommand};
 
 #[global_allocator]
-static ALLOCATOR: kept_engine::kernels::CountingAllocator =
-    kept_engine::kernels::CountingAllocator;
+static ALLOCATOR: kept_engine::kernels::CountingAllocator = kept_engine::kernels::CountingAllocator;
 
 fn main() -> ExitCode {
     report_bugs_in_one_line();

@@ -124,10 +124,7 @@ mod tests {
 
     #[test]
     fn a_document_cannot_become_markup() {
-        assert_eq!(
-            escape("<script>\"&\x1b"),
-            "&lt;script&gt;&quot;&amp;"
-        );
+        assert_eq!(escape("<script>\"&\x1b"), "&lt;script&gt;&quot;&amp;");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kept_engine::kernels::Stop;
 use kept_engine::Progress;
+use kept_engine::kernels::Stop;
 
 /// A bar for reading.
 pub struct ReadingBar(ProgressBar);

@@ -1,9 +1,7 @@
 //! `kept select`: a method's selection on given tensors, for holding Kept against other implementations.
 
 use anyhow::{Context, ensure};
-use kept_engine::kernels::{
-    HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores,
-};
+use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_engine::policies::{
     self, Budget, ModelShape, Observation, Parameters, PromptShape, Retention, Softmax,
 };
@@ -68,8 +66,8 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
         arguments.layers
     );
     let shown = arguments.input.display();
-    let bytes = std::fs::read(&arguments.input)
-        .with_context(|| format!("'{shown}' could not be read"))?;
+    let bytes =
+        std::fs::read(&arguments.input).with_context(|| format!("'{shown}' could not be read"))?;
     let file = SafeTensors::deserialize(&bytes)
         .ok()
         .with_context(|| format!("'{shown}' is not a safetensors file, or is cut short"))?;
@@ -81,12 +79,22 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     ensure!(
         (k.heads, k.n, k.d) == (v.heads, v.n, v.d) && (q.n, q.d) == (k.n, k.d),
         "q [{}, {}, {}], k [{}, {}, {}] and v [{}, {}, {}] do not belong together; n and d must be equal, and k's heads v's",
-        q.heads, q.n, q.d, k.heads, k.n, k.d, v.heads, v.n, v.d
+        q.heads,
+        q.n,
+        q.d,
+        k.heads,
+        k.n,
+        k.d,
+        v.heads,
+        v.n,
+        v.d
     );
     ensure!(
         k.n > 0 && k.d > 0 && k.heads > 0 && q.heads > 0 && q.heads % k.heads == 0,
         "{} query heads cannot share {} kv heads of {} tokens; query heads must be a multiple of kv heads, and nothing empty",
-        q.heads, k.heads, k.n
+        q.heads,
+        k.heads,
+        k.n
     );
     let shape = ModelShape {
         layers: arguments.layers,

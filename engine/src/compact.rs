@@ -136,10 +136,7 @@ impl CompactLayer {
     pub(crate) fn evict(&mut self, evict: &[Option<Row>]) {
         for (head, row) in evict.iter().enumerate() {
             let Some(row) = *row else { continue };
-            debug_assert!(
-                self.hole[head].is_none(),
-                "one eviction per head and step"
-            );
+            debug_assert!(self.hole[head].is_none(), "one eviction per head and step");
             self.hole[head] = Some(row);
             if !self.ranks.is_empty() {
                 let ranks = &mut self.ranks[head * self.capacity..][..self.rows[head]];

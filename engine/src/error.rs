@@ -24,7 +24,9 @@ pub enum EngineError {
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,
     /// The chat template loses the message.
-    #[error("the chat template of {0} does not repeat the user's message; choose another model file")]
+    #[error(
+        "the chat template of {0} does not repeat the user's message; choose another model file"
+    )]
     Template(String),
     /// More tokens than the model was made for.
     #[error(

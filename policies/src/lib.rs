@@ -24,7 +24,7 @@ pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
     Softmax, StepObservation, Window,
 };
-pub use registry::{MethodInfo, build, find, methods};
+pub use registry::{Build, MethodInfo, build, find, methods};
 pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
 pub use snapkv::SnapKv;
 pub use streaming_llm::StreamingLlm;

@@ -2,6 +2,9 @@
 
 use crate::{Parameter, Policy, PolicyError, full, snapkv, streaming_llm};
 
+/// Builds a policy from name-value pairs.
+pub type Build = fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>;
+
 /// A method as shown to people, and how it is built.
 #[derive(Debug, Clone, Copy)]
 pub struct MethodInfo {
@@ -20,7 +23,7 @@ pub struct MethodInfo {
     /// What `--set` takes.
     pub parameters: &'static [Parameter],
     /// Builds the policy from name-value pairs.
-    pub build: fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>,
+    pub build: Build,
 }
 
 const METHODS: [MethodInfo; 3] = [full::INFO, streaming_llm::INFO, snapkv::INFO];
