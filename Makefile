@@ -19,7 +19,7 @@ run: setup
 
 # Everything that must hold: formatting, lints, unit tests, goldens, the program end to end.
 test: setup lint
-	$(CARGO) build -p kept
+	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace
 
 lint: setup

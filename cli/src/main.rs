@@ -19,6 +19,10 @@ mod tokenize;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::filter::{EnvFilter, filter_fn};
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::arguments::{Arguments, Command, ModelsCommand};
 
@@ -73,15 +77,19 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `KEPT_LOG=kept_engine=debug` shows spans and events on stderr; by default nothing.
+/// `KEPT_LOG=kept_engine=debug` shows spans and events on stderr; by default nothing. Only our own are ever shown: a library
+/// that reads the document may log its words.
 fn start_log() {
-    let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("KEPT_LOG") else {
+    let Ok(filter) = EnvFilter::try_from_env("KEPT_LOG") else {
         return;
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+    let lines = tracing_subscriber::fmt::layer()
+        .with_span_events(FmtSpan::CLOSE)
         .with_writer(std::io::stderr)
+        .with_filter(filter_fn(|metadata| metadata.target().starts_with("kept")));
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .init();
 }
 

@@ -93,11 +93,10 @@ impl Sampler {
         if let Some(min_p) = self.sampling.min_p {
             apply_min_p(logits, min_p, self.sampling.temperature);
         }
-        let draw = || -> candle_core::Result<u32> {
+        let mut draw = || -> candle_core::Result<u32> {
             let tensor = Tensor::from_slice(logits, logits.len(), &Device::Cpu)?;
             drawing.sample(&tensor)
         };
-        let mut draw = draw;
         draw().map_err(|e| EngineError::Draw(e.to_string()))
     }
 }

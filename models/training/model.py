@@ -39,17 +39,24 @@ class Block(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(2 * c.hidden, c.width))
         self.down = nn.Parameter(torch.empty(c.width, c.hidden))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # x [batch, length, width]
+    def heads(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [batch, length, width] -> rotated queries and keys, and values, each [batch, heads, length, head_dim]."""
         c, (batch, length, _) = self.c, x.shape
         h = F.rms_norm(x, (c.width,), self.attention_norm, c.epsilon)
         rows = F.linear(h, self.qkv).view(batch, length, c.heads + 2 * c.kv_heads, c.head_dim)
         qk, v = rows.split((c.heads + c.kv_heads, c.kv_heads), dim=2)
-        qk = rotate(qk, cos, sin).transpose(1, 2)  # [batch, heads + kv_heads, length, head_dim]
-        q, k = qk.split((c.heads, c.kv_heads), dim=1)
-        a = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True, enable_gqa=True)
+        q, k = rotate(qk, cos, sin).transpose(1, 2).split((c.heads, c.kv_heads), dim=1)
+        return q, k, v.transpose(1, 2)
+
+    def finish(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        c, (batch, length, _) = self.c, x.shape
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + F.linear(a.transpose(1, 2).reshape(batch, length, -1), self.out)
         gate, up = F.linear(F.rms_norm(x, (c.width,), self.ffn_norm, c.epsilon), self.gate_up).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate) * up, self.down)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # x [batch, length, width]
+        return self.finish(x, *self.heads(x, cos, sin))
 
 
 class Reader(nn.Module):

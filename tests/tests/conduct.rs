@@ -1,0 +1,166 @@
+//! How the engine behaves while it works: it stops when told to, says how far it is, and never logs what a document says.
+
+use std::process::{Command, Stdio};
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::{Ask, Engine, EngineError, Event, Finish, Method, Sampling};
+use kept_tests::golden::repository;
+use kept_tests::terminal::program;
+
+fn engine() -> Engine {
+    Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box opens")
+}
+
+fn sample() -> Document {
+    Document::open(&repository().join("assets/sample.txt")).expect("the sample opens")
+}
+
+fn method(name: &str) -> Method {
+    Method {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+fn ask<'a>(document: &'a Document, method: &'a Method, sampling: &'a Sampling) -> Ask<'a> {
+    Ask {
+        document,
+        question: "What is the locker code of Ann Quorvin?",
+        method,
+        budget: None,
+        sampling,
+        max_tokens: 32,
+    }
+}
+
+#[test]
+fn a_stop_while_reading_ends_the_reading() {
+    let (engine, document) = (engine(), sample());
+    for name in ["full", "snapkv", "streaming_llm"] {
+        let stop = Stop::new();
+        let mut heard = 0;
+        let result = engine.ask(
+            &ask(&document, &method(name), &Sampling::default()),
+            &mut |event| match event {
+                Event::Progress(_) => {
+                    heard += 1;
+                    stop.request();
+                }
+                _ => panic!("{name}: nothing is read or said after a stop, but {event:?}"),
+            },
+            &stop,
+        );
+        assert!(
+            matches!(result, Err(EngineError::Stopped)),
+            "{name}: reading ends with Stopped"
+        );
+        assert_eq!(heard, 1, "{name}: no chunk was finished after the stop");
+    }
+}
+
+#[test]
+fn a_stop_while_answering_keeps_what_was_said() {
+    let (engine, document) = (engine(), sample());
+    let stop = Stop::new();
+    let mut said = String::new();
+    let answer = engine
+        .ask(
+            &ask(&document, &method("full"), &Sampling::default()),
+            &mut |event| {
+                if let Event::Token { text } = event {
+                    said += &text;
+                    stop.request();
+                }
+            },
+            &stop,
+        )
+        .expect("an answer");
+    assert_eq!(answer.finish, Finish::Stopped);
+    assert_eq!(answer.text, said, "the text so far stands");
+    assert!(answer.answer_tokens >= 1);
+}
+
+#[test]
+fn progress_ends_at_the_prompt_s_length() {
+    let (engine, document) = (engine(), sample());
+    let mut last = None;
+    let mut before = 0;
+    let answer = engine
+        .ask(
+            &ask(&document, &method("snapkv"), &Sampling::default()),
+            &mut |event| {
+                if let Event::Progress(progress) = event {
+                    assert!(progress.tokens_done >= before, "progress only grows");
+                    assert!(progress.tokens_per_second >= 0.0 && progress.seconds_left >= 0.0);
+                    before = progress.tokens_done;
+                    last = Some(progress);
+                }
+            },
+            &Stop::new(),
+        )
+        .expect("an answer");
+    let last = last.expect("progress is reported");
+    assert_eq!(last.tokens_total, answer.prompt.len());
+    assert_eq!(last.tokens_done, answer.prompt.len());
+}
+
+#[test]
+fn tokens_of_the_document_tile_it() {
+    let (engine, document) = (engine(), sample());
+    let answer = engine
+        .ask(
+            &ask(&document, &method("full"), &Sampling::default()),
+            &mut |_| {},
+            &Stop::new(),
+        )
+        .expect("an answer");
+    let mut end = 0;
+    for position in answer.prompt.document.clone() {
+        let span = answer
+            .prompt
+            .span(position)
+            .expect("a document token has bytes");
+        assert_eq!(span.start, end, "no byte is skipped or doubled");
+        end = span.end;
+    }
+    assert_eq!(end, document.text.len());
+}
+
+/// Spans are logged, words are not, at any level, for any target.
+#[test]
+fn the_log_never_holds_document_text() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("secret.txt");
+    std::fs::write(
+        &file,
+        "The password of the vault is Zanzibarossa. ".repeat(30),
+    )
+    .expect("the document is written");
+    let run = Command::new(program())
+        .args([
+            "ask",
+            "--question",
+            "What is the Quetzalword?",
+            "--max-tokens",
+            "4",
+            "--document",
+        ])
+        .arg(&file)
+        .env("KEPT_LOG", "trace")
+        .stdin(Stdio::null())
+        .output()
+        .expect("kept runs");
+    let log = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{log}");
+    for span in ["reading", "selecting", "answering"] {
+        assert!(log.contains(span), "the log has the span {span}: {log}");
+    }
+    // The summary names the passages an answer stands on; that is output, not log.
+    let lines = log.lines().filter(|line| !line.starts_with("from "));
+    for line in lines {
+        for word in ["Zanzibarossa", "Quetzalword", "vault"] {
+            assert!(!line.contains(word), "the log holds {word:?}: {line}");
+        }
+    }
+}
