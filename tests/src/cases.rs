@@ -132,7 +132,7 @@ mod tests {
     fn draws_what_python_draws() {
         let mut draw = Draw(1);
         let drawn = [draw.value(), draw.value(), draw.value()];
-        assert_eq!(drawn, [-0.072_326_66, -0.169_372_56, 0.639_373_78]);
+        assert_eq!(drawn, [-0.072_326_66, -0.169_372_56, 0.639_373_8]);
     }
 
     #[test]

@@ -5,5 +5,7 @@
 
 pub mod cases;
 pub mod compare;
+pub mod engine;
+pub mod gguf_edit;
 pub mod golden;
 pub mod terminal;

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 /// What a policy keeps of a case, as positions per kv head.
 fn kept(case: &Case) -> Vec<Vec<u32>> {
-    let mut policy = build(&case.method, &case.set).expect(&case.describe());
+    let mut policy =
+        build(&case.method, &case.set).unwrap_or_else(|_| panic!("{}", case.describe()));
     let model = ModelShape {
         layers: 1,
         q_heads: case.q_heads,
@@ -18,7 +19,7 @@ fn kept(case: &Case) -> Vec<Vec<u32>> {
     };
     let rows = policy
         .rows(&model, &PromptShape { tokens: case.n }, case.budget)
-        .expect(&case.describe());
+        .unwrap_or_else(|_| panic!("{}", case.describe()));
     let window = policy
         .needs(0)
         .window
@@ -160,15 +161,11 @@ fn streaming_moves_its_window_while_answering() {
             Some(Row(slot)) => slots[slot as usize] = new,
             None => slots.push(new),
         }
-        let probabilities = vec![1.0 / slots.len() as f32; slots.len()];
         let observation = StepObservation {
             layer: 0,
-            group: 1,
             rows: &[slots.len()],
             capacity: slots.len(),
-            stride: slots.len(),
             positions: &slots,
-            probabilities: &probabilities,
         };
         let mut evict = [None];
         policy.step(&observation, budget, &mut evict);

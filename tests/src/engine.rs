@@ -1,0 +1,93 @@
+//! Driving the engine's two halves by hand: a prompt that is read and cut, then tokens that are given, not drawn.
+
+use std::path::Path;
+
+use kept_engine::kernels::Stop;
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{
+    ModelShape, Needs, Observation, Policy, PolicyError, Pos, PromptShape, Retention,
+};
+use kept_engine::{Decoder, Prefill};
+
+/// Opens a model of `golden/` or any other.
+pub fn open(path: &Path) -> Model {
+    Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A policy that keeps what it is told: `[layer][kv head]` positions, ascending, equally many in every head.
+pub struct Told(pub Vec<Vec<Vec<u32>>>);
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs::default()
+    }
+
+    fn rows(
+        &mut self,
+        _: &ModelShape,
+        _: &PromptShape,
+        _: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        Ok(self.0.iter().map(|layer| layer[0].len()).collect())
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
+        let heads = self.0[observation.layer].iter();
+        Retention::Keep(
+            heads
+                .map(|head| head.iter().copied().map(Pos).collect())
+                .collect(),
+        )
+    }
+}
+
+/// What reading and stepping gave.
+pub struct Stepped {
+    /// `[1 + steps][vocab]`: logits after the prompt, then after every given token.
+    pub logits: Vec<Vec<f32>>,
+    /// `[layer][kv head]` positions kept of the prompt.
+    pub kept: Vec<Vec<Vec<u32>>>,
+}
+
+/// Reads `prompt` in chunks of `chunk` tokens under `policy` and a budget, then runs `steps` one by one.
+pub fn read_and_step(
+    model: &Model,
+    policy: &mut dyn Policy,
+    budget: usize,
+    chunk: usize,
+    prompt: &[u32],
+    steps: &[u32],
+) -> Stepped {
+    let rope = RopeTable::new(model.config(), prompt.len() + steps.len());
+    let outcome = Prefill {
+        model,
+        ids: prompt,
+        policy,
+        budget,
+        room: steps.len(),
+        rope: &rope,
+        every_row: false,
+        chunk,
+    }
+    .run(&mut |_| (), &Stop::default())
+    .expect("the prompt is read");
+    let kept = outcome.cache.layers().iter().map(|layer| {
+        let heads = (0..layer.kv_heads()).map(|head| layer.kept(head));
+        heads
+            .map(|kept| kept.iter().map(|p| p.0).collect())
+            .collect()
+    });
+    let kept = kept.collect();
+    let mut decoder = Decoder::new(model, &rope, policy, outcome.rows, outcome.cache);
+    let mut logits = vec![decoder.logits_of(&outcome.hidden).to_vec()];
+    logits.extend(
+        steps
+            .iter()
+            .map(|&token| decoder.step(token, None).to_vec()),
+    );
+    Stepped { logits, kept }
+}

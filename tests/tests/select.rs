@@ -1,0 +1,109 @@
+//! `kept select`: the methods through the product's own attention kernels, on tensors from a file.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kept_tests::cases::Case;
+use kept_tests::golden::{self, ids};
+use kept_tests::terminal::{Run, kept};
+use safetensors::{Dtype, tensor::TensorView};
+use serde_json::Value;
+
+/// Writes `q`, `k` and `v` as `kept select` reads them.
+fn write(case: &Case, path: &Path) {
+    let bytes = |values: &[f32]| {
+        values
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let data = [
+        ("q", case.q_heads, &case.q),
+        ("k", case.kv_heads, &case.k),
+        ("v", case.kv_heads, &case.v),
+    ]
+    .map(|(name, heads, values)| (name, vec![heads, case.n, case.head_dim], bytes(values)));
+    let views: HashMap<&str, TensorView<'_>> = data
+        .iter()
+        .map(|(name, shape, bytes)| {
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("a tensor");
+            (*name, view)
+        })
+        .collect();
+    let file = safetensors::serialize(views, None).expect("a safetensors file");
+    std::fs::write(path, file).expect("the tensors are written");
+}
+
+fn select(case: &Case, input: &Path) -> Run {
+    let set = (case.set.iter())
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect::<Vec<_>>()
+        .join(",");
+    let budget = case.budget.to_string();
+    kept([
+        "select".as_ref(),
+        "--json".as_ref(),
+        "--method".as_ref(),
+        case.method.as_ref(),
+        "--budget".as_ref(),
+        budget.as_ref(),
+        "--set".as_ref(),
+        set.as_ref(),
+        "--input".as_ref(),
+        input.as_os_str(),
+    ])
+}
+
+fn kept_of(answer: &Value) -> Vec<Vec<u32>> {
+    answer["kept"]
+        .as_array()
+        .expect("kept")
+        .iter()
+        .map(ids)
+        .collect()
+}
+
+#[test]
+fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let input = folder.path().join("case.safetensors");
+    for case in golden::json("selections.json")
+        .as_array()
+        .expect("cases")
+        .iter()
+        .map(Case::from_json)
+    {
+        write(&case, &input);
+        assert_eq!(
+            kept_of(&select(&case, &input).json()),
+            case.kept,
+            "{}",
+            case.describe()
+        );
+    }
+}
+
+fn one_case() -> Case {
+    Case::from_json(&golden::json("selections.json")[0])
+}
+
+#[test]
+fn files_that_hold_something_else_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let input = folder.path().join("case.safetensors");
+    let case = one_case();
+    select(&case, &input).refused(&["case.safetensors"]);
+    std::fs::write(&input, b"not tensors").expect("a file is written");
+    select(&case, &input).refused(&["case.safetensors"]);
+    select(&case, &golden::path("group1-plain-tied.safetensors")).refused(&["q"]);
+
+    // k with a head too many for the group, and v shorter than k
+    let mut odd = case.clone();
+    odd.kv_heads = 2;
+    odd.k.resize(2 * case.n * case.head_dim, 0.0);
+    odd.v.resize(2 * case.n * case.head_dim, 0.0);
+    odd.q_heads = 3;
+    odd.q.resize(3 * case.n * case.head_dim, 0.0);
+    write(&odd, &input);
+    select(&odd, &input).refused(&[]);
+}
