@@ -189,15 +189,16 @@ class Fact:
 
 def draw(rng: random.Random, count: int, unseen: bool) -> list[Fact]:
     """`count` facts in which owners and attributes repeat, so that each fact is a distractor for the others:
-    a third share their attribute with another owner's, a third share their owner with another attribute."""
+    three in ten share their attribute with another owner's, four in ten share their owner with another attribute (the
+    harder confusion: a name is made of rare words, an attribute of common ones)."""
     found: list[Fact] = []
     taken = set()
     while len(found) < count:
         name, (attr, kind) = owner(rng, unseen), attribute(rng)
         pick = rng.random()
-        if found and pick < 0.35:
+        if found and pick < 0.3:
             attr, kind = (other := rng.choice(found)).attribute, other.kind
-        elif found and pick < 0.60:
+        elif found and pick < 0.7:
             name = rng.choice(found).owner
         if (name, attr) in taken:
             continue

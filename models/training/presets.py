@@ -21,15 +21,22 @@ class Preset:
         a, b, c, d, e = self.lengths
         n = lambda length: max(1, self.tokens // length)
         many = 1 + max(0, (e - 1100) // 800)  # longer samples carry more facts and questions
-        # The last wording, value before owner, is left to machines with time for it.
-        known = 11 if many == 1 else 12
+        # The last wording (value before owner) and quoting by words from a sentence's middle need looking back from a
+        # match, which is left to machines with time for it.
+        known, middle = (11, 0.0) if many == 1 else (12, 0.3)
         self.stages = [
             Stage("two wordings", a, n(a), 4, 3, wordings=2, forms=3, quotes=0.2, advance=0.75),
-            Stage("four wordings", b, n(b), 5, 4, wordings=4, forms=6, quotes=0.2, middle=0.1, advance=0.75),
-            Stage("eight wordings", c, n(c), 6, 5, wordings=8, forms=9, quotes=0.2, middle=0.15, advance=0.75),
-            Stage("all wordings", d, n(d), 8, 6, wordings=known, forms=12, quotes=0.2, middle=0.2, advance=0.75),
-            Stage("full length", e, n(e), 9 * many, 6 * many, wordings=known, forms=12, quotes=0.2, middle=0.2, advance=2.0),
+            Stage("four wordings", b, n(b), 5, 4, wordings=4, forms=6, quotes=0.2, middle=middle, advance=0.75),
+            Stage("eight wordings", c, n(c), 6, 5, wordings=8, forms=9, quotes=0.2, middle=middle, advance=0.75),
+            Stage("all wordings", d, n(d), 8, 6, wordings=known, forms=12, quotes=0.2, middle=middle, advance=0.75),
+            Stage("full length", e, n(e), 9 * many, 6 * many, wordings=known, forms=12, quotes=0.2, middle=middle, advance=2.0),
         ]
+
+    def crowded(self) -> Stage:
+        """Many facts close together: twice the questions per token that a long document has, and all their confusions."""
+        last = self.stages[-1]
+        length = min(last.length, 480)
+        return Stage("crowded", length, max(1, self.tokens // length), 11, 8, wordings=last.wordings, forms=12, quotes=0.08)
 
     def copying(self, at: int) -> Stage:
         """A piece of a book twice, as long as the present stage's samples: half of its tokens teach copying, and without

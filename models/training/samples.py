@@ -50,7 +50,7 @@ class Maker:
         while size < characters:
             line = self.lines[at]
             at += 1
-            if len(line[0]) > max(characters // 2, 120):
+            if len(line[0]) > max(characters - size + 40, 60):
                 continue
             picked.append(line)
             size += len(line[0]) + 1
@@ -71,9 +71,9 @@ class Maker:
             return self.copied(stage)
         known = facts.draw(rng, stage.facts, self.unseen)
         planted = [f.sentence(rng.randrange(stage.wordings)) for f in known]
-        # Room: about 38 tokens a question, 17 a planted fact, 4.1 characters a token of prose.
-        room = stage.length - 40 * stage.questions - 17 * stage.facts - 8
-        text, quotable = self.document(int(room * 3.9) if stage.prose else 0, planted)
+        # Room: about 40 tokens a question, 18 a planted fact, 3.1 characters a token of prose.
+        room = stage.length - 40 * stage.questions - 18 * stage.facts - 8
+        text, quotable = self.document(int(room * 3.1) if stage.prose else 0, planted)
         ids = self.open_turn + self.codec.text(text)
         weights = [TEXT] * len(ids)
         asked = rng.sample(known, min(len(known), stage.questions))

@@ -89,9 +89,11 @@ def worker(queue, stage_index, codec_path, corpus, plan, seed):
 def mixed(rng: random.Random, plan: Preset, at: int) -> Stage:
     """Mostly the present stage; the rest rehearses earlier ones and plain copying."""
     draw = rng.random()
-    if draw < 0.2:
+    if draw < 0.15:
         return plan.copying(at)
-    return plan.stages[at if draw < 0.85 or at == 0 else rng.randrange(at)]
+    if draw < 0.6 and at >= 3:
+        return plan.crowded()
+    return plan.stages[at if draw < 0.92 or at == 0 else rng.randrange(at)]
 
 
 def batches(args, plan, codec, training, seed, stage_index):
