@@ -42,6 +42,9 @@ pub enum ModelsCommand {
     Inspect(InspectArguments),
 }
 
+/// More threads than any computer this runs on has cores.
+const MOST_THREADS: usize = 1024;
+
 /// Which model, and how its cache is compressed.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
@@ -59,7 +62,7 @@ pub struct EngineArguments {
     #[arg(long, allow_hyphen_values = true)]
     pub budget: Option<String>,
     /// Threads to compute with [default: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
 }
 
@@ -68,8 +71,8 @@ impl EngineArguments {
     pub fn open(&self) -> anyhow::Result<Engine> {
         if let Some(threads) = self.threads {
             anyhow::ensure!(
-                threads > 0,
-                "--threads 0 leaves nobody to compute; give at least 1"
+                (1..=MOST_THREADS).contains(&threads),
+                "--threads {threads} is not between 1 and {MOST_THREADS}"
             );
             kept_engine::kernels::threads::configure(Some(threads));
         }
@@ -96,10 +99,10 @@ impl EngineArguments {
 #[derive(Debug, Args)]
 pub struct QuestionArguments {
     /// The document: text, Markdown, source code or PDF.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: PathBuf,
     /// The question.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub question: String,
 }
 
@@ -121,13 +124,13 @@ pub struct AskArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
     /// Longest answer, in tokens.
-    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N")]
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: usize,
     /// 0 takes the most likely token; larger is more varied.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f64,
     /// Draw from the K most likely tokens only.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub top_k: Option<usize>,
     /// Draw from the likeliest tokens that make up this probability.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
@@ -136,13 +139,13 @@ pub struct AskArguments {
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f64>,
     /// Same seed, same answer.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
     /// Also write what was kept to this file, as `kept map --json` prints it.
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
     /// Print the document after the answer, painted with what was kept.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub paint: bool,
     /// When to use colour.
     #[arg(long, value_enum, default_value_t = Color::Auto)]

@@ -1,9 +1,9 @@
 //! `kept ask`: the answer streams to stdout, what it cost goes to stderr; `--json` prints everything as one object.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use kept_engine::documents::Document;
-use kept_engine::{Answer, Ask, Event, Finish, Source};
+use kept_engine::{Answer, Ask, Event, Finish, Source, model_path};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -42,11 +42,17 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         "--max-tokens 0 leaves no room for an answer; give at least 1"
     );
     let sampling = arguments.sampling();
+    let model = model_path(&arguments.engine.model)?;
+    let inputs = [arguments.question.document.as_path(), model.as_path()];
+    if let Some(path) = &arguments.map {
+        output::check_target(path, &inputs)?;
+    }
     let engine = arguments.engine.open()?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
     let live = !arguments.json;
+    let to_terminal = std::io::stdout().is_terminal();
     let mut printed: anyhow::Result<()> = Ok(());
     let answer = engine.ask(
         &Ask {
@@ -62,7 +68,10 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             Event::Read { .. } => bar.clear(),
             Event::Token { text } => {
                 if live && printed.is_ok() {
-                    printed = output::print_text(&text);
+                    printed = match to_terminal {
+                        true => output::print_text(&output::printable(&text)),
+                        false => output::print_text(&text),
+                    };
                     if printed.is_err() {
                         stop.request();
                     }
@@ -73,12 +82,13 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     );
     bar.clear();
     let answer = answer?;
-    printed?;
-    if let Some(path) = &arguments.map {
-        map::write_json(path, &document, &engine, &answer)?;
-    }
+    // The map is written even if nobody reads the answer any more, and the answer is printed even if the map cannot be.
+    let written = match &arguments.map {
+        Some(path) => map::write_json(path, &document, &engine, &answer),
+        None => Ok(()),
+    };
     if arguments.json {
-        return output::print_json(&AskJson {
+        output::print_json(&AskJson {
             answer: &answer.text,
             finish: answer.finish,
             model: engine.model().name(),
@@ -97,11 +107,13 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             decode_tokens_per_second: answer.decode_tokens_per_second(),
             sources: &answer.sources,
             notes: &answer.notes,
-        });
+        })?;
+        return written;
     }
+    printed?;
     output::print_text("\n")?;
-    let _ = std::io::stdout().flush();
-    eprint!("\n{}", summary(&answer, &method.name));
+    output::say(&format!("\n{}", summary(&answer, &method.name)));
+    written?;
     if arguments.paint {
         let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
         output::print_text("\n")?;
@@ -145,5 +157,5 @@ fn summary(answer: &Answer, method: &str) -> String {
     for note in &answer.notes {
         text += &format!("note: {note}\n");
     }
-    text
+    output::printable(&text)
 }

@@ -47,6 +47,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let engine = arguments.engine.open()?;
     let model = engine.model();
     let vocabulary = model.config().vocab;
+    let context = model.config().context;
+    ensure!(
+        n.saturating_add(decode_tokens) <= context,
+        "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
+    );
     // Spread over the vocabulary, away from the control tokens at its start.
     let ids: Vec<u32> = (0..n)
         .map(|i| {
@@ -83,12 +88,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let mut steps = 0;
     for &id in ids.iter().cycle().take(decode_tokens - 1) {
         if stop.is_requested() {
-            break;
+            return Err(kept_engine::EngineError::Stopped.into());
         }
         decoder.step(id, None);
         steps += 1;
     }
-    ensure!(steps > 0, "stopped");
     let decode_seconds = started.elapsed().as_secs_f64();
     let allocated = allocations() - allocated;
     let decode_speed = f64::from(steps) / decode_seconds;

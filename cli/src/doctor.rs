@@ -19,11 +19,13 @@ struct DoctorJson {
     simd: String,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
-    mini: Result<String, String>,
+    mini: Option<String>,
+    mini_error: Option<String>,
     color: bool,
 }
 
 pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
+    let mini = mini();
     let report = DoctorJson {
         version: env!("CARGO_PKG_VERSION"),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -32,10 +34,11 @@ pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
         simd: format!("{:?}", simd_level()).to_lowercase(),
         memory_bytes: kib("MemTotal"),
         memory_available_bytes: kib("MemAvailable"),
-        mini: mini(),
+        mini: mini.clone().ok(),
+        mini_error: mini.err(),
         color: paint::wanted(Color::Auto, std::io::stdout().is_terminal()),
     };
-    let healthy = report.mini.is_ok();
+    let healthy = report.mini.is_some();
     if arguments.json {
         output::print_json(&report)?;
     } else {
@@ -53,9 +56,12 @@ fn text(report: &DoctorJson) -> String {
         (Some(all), Some(free)) => format!("{} of {} free", bytes(free), bytes(all)),
         _ => "not known on this system".into(),
     };
-    let mini = match &report.mini {
-        Ok(text) => format!("ok    model in the box: {text}"),
-        Err(error) => format!("FAIL  model in the box: {error}"),
+    let mini = match (&report.mini, &report.mini_error) {
+        (Some(text), _) => format!("ok    model in the box: {text}"),
+        (None, error) => format!(
+            "FAIL  model in the box: {}",
+            error.as_deref().unwrap_or("unknown")
+        ),
     };
     format!(
         "ok    kept {} on {}\n\

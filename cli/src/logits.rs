@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, ensure};
-use kept_engine::Event;
+use kept_engine::{Event, model_path};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
@@ -30,7 +30,15 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
         "--prompt-tokens {prompt_tokens} is not between 1 and the {} tokens given",
         ids.len()
     );
+    let model = model_path(&arguments.engine.model)?;
+    output::check_target(&arguments.output, &[model.as_path()])?;
     let engine = arguments.engine.open()?;
+    let context = engine.model().config().context;
+    ensure!(
+        ids.len() <= context,
+        "{} tokens are more than the model's context of {context}; give fewer",
+        ids.len()
+    );
     let forced = engine.forced_logits(
         &ids,
         prompt_tokens,
@@ -49,11 +57,11 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
             rows_per_layer: forced.map.rows_per_layer(),
         });
     }
-    eprintln!(
-        "logits [{}, {vocabulary}] are in {}",
+    output::say(&output::printable(&format!(
+        "logits [{}, {vocabulary}] are in {}\n",
         ids.len(),
         arguments.output.display()
-    );
+    )));
     Ok(())
 }
 

@@ -16,8 +16,10 @@ mod progress;
 mod select;
 mod tokenize;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -32,21 +34,36 @@ static ALLOCATOR: kept_engine::kernels::CountingAllocator = kept_engine::kernels
 fn main() -> ExitCode {
     report_bugs_in_one_line();
     kept_engine::kernels::threads::configure(None);
-    let arguments = Arguments::parse();
-    start_log();
-    match run(arguments.command) {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(refusal) => return refuse_arguments(&refusal),
+    };
+    match start_log().and_then(|()| run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_stopped(&error) => {
-            eprintln!("error: stopped before the document was read; nothing was kept");
+            output::say("error: stopped\n");
             ExitCode::from(STOPPED)
         }
         // Whoever read our output has seen enough (`kept map | head`).
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", one_line(&format!("{error:#}")));
+            output::say(&format!("error: {}\n", one_line(&format!("{error:#}"))));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Help and version are printed as they are; a refusal is one line, as every other error.
+fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
+    if !refusal.use_stderr() {
+        let _ = refusal.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = refusal.to_string();
+    let sentence = text.split("\n\n").next().unwrap_or_default();
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(sentence);
+    output::say(&format!("error: {}; see kept --help\n", one_line(sentence)));
+    ExitCode::from(2)
 }
 
 /// What shells expect of a program that Ctrl-C ended.
@@ -74,23 +91,30 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 /// Errors are one sentence on one line, whatever a file name or a library put into them.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let words: Vec<&str> = text.split_whitespace().collect();
+    output::printable(&words.join(" "))
 }
 
 /// `KEPT_LOG=kept_engine=debug` shows spans and events on stderr; by default nothing. Only our own are ever shown: a library
 /// that reads the document may log its words.
-fn start_log() {
-    let Ok(filter) = EnvFilter::try_from_env("KEPT_LOG") else {
-        return;
+fn start_log() -> anyhow::Result<()> {
+    let Some(asked) = std::env::var_os("KEPT_LOG").filter(|asked| !asked.is_empty()) else {
+        return Ok(());
     };
+    let asked = asked.to_string_lossy();
+    let filter = EnvFilter::try_new(&*asked).ok().with_context(|| {
+        format!("KEPT_LOG={asked} is not understood; write for example KEPT_LOG=kept_engine=debug")
+    })?;
     let lines = tracing_subscriber::fmt::layer()
         .with_span_events(FmtSpan::CLOSE)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_filter(filter_fn(|metadata| metadata.target().starts_with("kept")));
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
         .init();
+    Ok(())
 }
 
 /// A panic is our bug: it is reported in one line that says so.
@@ -105,9 +129,9 @@ fn report_bugs_in_one_line() {
             .map(|s| (*s).to_owned())
             .or_else(|| panic.payload().downcast_ref::<String>().cloned())
             .unwrap_or_default();
-        eprintln!(
-            "error: kept has a bug{place}: {}; please report it with the command you ran",
+        output::say(&format!(
+            "error: kept has a bug{place}: {}; please report it with the command you ran\n",
             one_line(&what)
-        );
+        ));
     }));
 }

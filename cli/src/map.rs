@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::{
-    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
+    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, model_path, runs,
 };
 use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
@@ -18,6 +18,11 @@ use crate::{map_page, paint};
 pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let method = arguments.engine.method()?;
     let budget = arguments.engine.budget()?;
+    let model = model_path(&arguments.engine.model)?;
+    let inputs = [arguments.question.document.as_path(), model.as_path()];
+    if let Some(path) = &arguments.html {
+        output::check_target(path, &inputs)?;
+    }
     let engine = arguments.engine.open()?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
@@ -50,13 +55,16 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             &runs(&document.text, &read.prompt, &read.map),
         );
         output::write_file(path, |file| file.write_all(page.as_bytes()))?;
-        eprintln!("the painted document is in {}", path.display());
+        output::say(&output::printable(&format!(
+            "the painted document is in {}\n",
+            path.display()
+        )));
     }
     if arguments.json {
         return output::print_json(&MapJson::new(&document, &engine, &read));
     }
     for note in &read.notes {
-        eprintln!("note: {note}");
+        output::say(&output::printable(&format!("note: {note}\n")));
     }
     let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
     print(&document, &read, colored)
@@ -187,7 +195,8 @@ impl<'a> MapJson<'a> {
 
 impl Serialize for MapJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("map", 6)?;
+        let mut object = serializer.serialize_struct("map", 7)?;
+        object.serialize_field("document", &DocumentJson::of(self.document))?;
         object.serialize_field("tokens", &Tokens(self))?;
         object.serialize_field("layers", &Layers(&self.answer.map))?;
         object.serialize_field("merged", &[(); 0])?;
@@ -195,6 +204,27 @@ impl Serialize for MapJson<'_> {
         object.serialize_field("rows_per_layer", &self.answer.rows_per_layer)?;
         object.serialize_field("prompt_tokens", &self.answer.prompt.len())?;
         object.end()
+    }
+}
+
+/// What `start` and `end` count in.
+#[derive(Serialize)]
+struct DocumentJson<'a> {
+    name: &'a str,
+    encoding: &'a str,
+    /// Bytes of a byte-order mark at the head of the file, which is not in the text.
+    skipped_bytes: usize,
+    text: &'a str,
+}
+
+impl<'a> DocumentJson<'a> {
+    fn of(document: &'a Document) -> Self {
+        Self {
+            name: &document.name,
+            encoding: document.encoding,
+            skipped_bytes: document.skipped_bytes,
+            text: &document.text,
+        }
     }
 }
 
@@ -221,6 +251,9 @@ impl Serialize for Tokens<'_> {
         for position in 0..answer.prompt.len() {
             let token = answer.prompt.token(position);
             let text = match engine.model().tokenizer() {
+                Ok(tokenizer) if tokenizer.is_control(token.id) => {
+                    tokenizer.token_text(token.id).into()
+                }
                 Ok(tokenizer) => String::from_utf8_lossy(tokenizer.decode_bytes(token.id)),
                 Err(_) => "".into(),
             };

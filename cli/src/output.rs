@@ -49,23 +49,105 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
     out.finish()
 }
 
-/// Writes a whole file through `write`. A file that could not be completed is not left behind.
+/// Says something on stderr. Whoever closed it does not want to know.
+pub fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// A document must not control the terminal: control characters other than line break and tab are shown as a mark.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .filter(|&c| c != '\r')
+        .map(|c| match c {
+            '\n' | '\t' => c,
+            '\x0c' => '\n',
+            c if c.is_control() => '\u{FFFD}',
+            c => c,
+        })
+        .collect()
+}
+
+/// Largest file that is read whole into memory besides documents, which have a limit of their own.
+const LARGEST_INPUT: u64 = 2 << 30;
+
+/// Reads an input file whole. Pipes and devices are refused: they may never end.
+pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let shown = path.display();
+    let about = std::fs::metadata(path)
+        .with_context(|| format!("'{shown}' could not be read; check the path"))?;
+    anyhow::ensure!(
+        about.is_file(),
+        "'{shown}' is not a file; give the path of a file"
+    );
+    anyhow::ensure!(
+        about.len() <= LARGEST_INPUT,
+        "'{shown}' has {}; at most {} are read",
+        bytes(about.len()),
+        bytes(LARGEST_INPUT)
+    );
+    std::fs::read(path).with_context(|| format!("'{shown}' could not be read"))
+}
+
+/// Refuses an output path before any work is done for it: its folder must be there, and it must be none of the `inputs`.
+pub fn check_target(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
+    let shown = path.display();
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    anyhow::ensure!(
+        path.file_name().is_some() && !path.is_dir(),
+        "'{shown}' is not a file name; say which file to write"
+    );
+    anyhow::ensure!(
+        folder.is_dir(),
+        "'{shown}' cannot be written: there is no folder '{}'; make it first",
+        folder.display()
+    );
+    if let Ok(target) = std::fs::canonicalize(path) {
+        for input in inputs {
+            anyhow::ensure!(
+                std::fs::canonicalize(input).ok().as_ref() != Some(&target),
+                "'{shown}' is what is read and would be lost; choose another file to write"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes a whole file through `write`: beside its place first, then moved there, so that a file that was there before is
+/// replaced by a whole one or not at all. Devices and pipes are written directly.
 pub fn write_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<()> {
+    let direct = std::fs::metadata(path).is_ok_and(|about| !about.is_file());
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    let place = match direct {
+        true => path.to_owned(),
+        false => path.with_file_name(name),
+    };
     let attempt = || -> io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
+        let mut file = BufWriter::new(File::create(&place)?);
         write(&mut file)?;
-        file.flush()
+        file.flush()?;
+        match direct {
+            true => Ok(()),
+            false => std::fs::rename(&place, path),
+        }
     };
     attempt().map_err(|error| {
-        // Only what we created and could not finish; never a device or a folder that was there before.
-        if path.is_file() && error.kind() != ErrorKind::PermissionDenied {
-            let _ = std::fs::remove_file(path);
+        if !direct {
+            let _ = std::fs::remove_file(&place);
         }
+        let way_out = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space",
+            _ => "choose another place",
+        };
         anyhow::anyhow!(
-            "'{}' could not be written ({error}); free some space or choose another place",
+            "'{}' could not be written ({error}); {way_out}",
             path.display()
         )
     })

@@ -3,6 +3,7 @@
 use kept_engine::Run;
 
 use crate::arguments::Color;
+use crate::output::printable;
 
 /// Escape codes for five levels, from nothing kept to everything kept, on a dark and on a light background.
 const DARK: [&str; 5] = [
@@ -87,19 +88,6 @@ pub fn painted(text: &str, runs: &[Run]) -> String {
         }
     }
     out
-}
-
-/// A document must not control the terminal: other control characters than line break and tab are shown as a mark.
-fn printable(text: &str) -> String {
-    text.chars()
-        .filter(|&c| c != '\r')
-        .map(|c| match c {
-            '\n' | '\t' => c,
-            '\x0c' => '\n',
-            c if c.is_control() => '\u{FFFD}',
-            c => c,
-        })
-        .collect()
 }
 
 #[cfg(test)]

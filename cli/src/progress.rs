@@ -13,7 +13,9 @@ impl ReadingBar {
     /// A bar that is drawn if stderr is a terminal.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
-        if let Ok(style) = ProgressStyle::with_template("reading {bar:30} {percent:>3} %  {msg}") {
+        if let Ok(style) =
+            ProgressStyle::with_template("reading {bar:24} {percent:>3} %  {msg:.36}")
+        {
             bar.set_style(style.progress_chars("━╸─"));
         }
         Self(bar)
@@ -40,7 +42,8 @@ impl ReadingBar {
 pub fn duration(seconds: f64) -> String {
     let whole = Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs();
     match whole {
-        0..60 => format!("{} s", (seconds.max(0.0)).round()),
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{seconds:.0} s"),
         60..3600 => format!("{} min {} s", whole / 60, whole % 60),
         _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
     }

@@ -11,6 +11,9 @@ use serde::Serialize;
 use crate::arguments::SelectArguments;
 use crate::output;
 
+/// No model has more.
+const MOST_LAYERS: usize = 10_000;
+
 #[derive(Serialize)]
 struct SelectJson {
     kept: Vec<Vec<u32>>,
@@ -46,7 +49,11 @@ impl HeadMajor {
             .data()
             .chunks_exact(4)
             .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect();
+            .collect::<Vec<f32>>();
+        ensure!(
+            data.iter().all(|x| x.is_finite()),
+            "tensor '{name}' holds values that are no numbers (NaN or infinite)"
+        );
         Ok(Self { data, heads, n, d })
     }
 
@@ -60,14 +67,18 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let mut policy = policies::build(&arguments.method, &values)?;
     let budget: Budget = arguments.budget.parse()?;
     ensure!(
+        arguments.layers <= MOST_LAYERS,
+        "--layers {} is more than any model has; give at most {MOST_LAYERS}",
+        arguments.layers
+    );
+    ensure!(
         arguments.layer < arguments.layers,
         "--layer {} is not below --layers {}; layers count from 0",
         arguments.layer,
         arguments.layers
     );
     let shown = arguments.input.display();
-    let bytes =
-        std::fs::read(&arguments.input).with_context(|| format!("'{shown}' could not be read"))?;
+    let bytes = output::read_file(&arguments.input)?;
     let file = SafeTensors::deserialize(&bytes)
         .ok()
         .with_context(|| format!("'{shown}' is not a safetensors file, or is cut short"))?;

@@ -16,8 +16,7 @@ struct TokenizeJson<'a> {
 pub fn run(arguments: &TokenizeArguments) -> anyhow::Result<()> {
     let engine = Engine::open(&model_path(&arguments.model)?)?;
     let shown = arguments.file.display();
-    let bytes =
-        std::fs::read(&arguments.file).with_context(|| format!("'{shown}' could not be read"))?;
+    let bytes = output::read_file(&arguments.file)?;
     let text = String::from_utf8(bytes)
         .ok()
         .with_context(|| format!("'{shown}' is not UTF-8; convert it, for example with iconv"))?;

@@ -30,7 +30,7 @@ pub enum EngineError {
     Template(String),
     /// More tokens than the model was made for.
     #[error(
-        "the document is too long for {model}: {have} tokens with the question, and the model reads {context}; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context"
+        "the document is too long for {model}: {have} with the question, and the model reads {context}, {kept} of them kept for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::SMALLEST_ANSWER
     )]
     TooLong {
         /// The model's name.
@@ -42,6 +42,21 @@ pub enum EngineError {
         /// What would fit, in words.
         fits: String,
     },
+    /// A question that leaves no room for a document.
+    #[error(
+        "the question is too long for {model}: {tokens} tokens, and the model reads {context}; ask a shorter one"
+    )]
+    QuestionTooLong {
+        /// The model's name.
+        model: String,
+        /// Tokens of the question and the template.
+        tokens: usize,
+        /// The model's context, in tokens.
+        context: usize,
+    },
+    /// The model's output is useless.
+    #[error("the model's output is not a number; its file is damaged: download it again")]
+    NotANumber,
     /// A sampling setting out of range.
     #[error("{name}={value} is not allowed; {name} takes {range}")]
     Sampling {

@@ -10,7 +10,7 @@ const SOURCE_ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets");
 
 /// The file that `name` means: the model in the box for `mini`, else the path itself.
 ///
-/// The model in the box is looked for in the folder `KEPT_ASSETS` names, beside the program, in `../share/kept`, in an
+/// The model in the box is looked for in the folder `KEPT_ASSETS` names and nowhere else if it is set, else beside the program, in `../share/kept`, in an
 /// `assets` folder of the program's folder or any above it, and in the source tree the program was built from.
 pub fn model_path(name: &str) -> Result<PathBuf, MiniMissing> {
     if name != MINI {
@@ -18,16 +18,17 @@ pub fn model_path(name: &str) -> Result<PathBuf, MiniMissing> {
     }
     let program = std::env::current_exe().ok();
     let folder = program.as_deref().and_then(Path::parent);
-    let mut places: Vec<PathBuf> = std::env::var_os("KEPT_ASSETS")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
-    if let Some(folder) = folder {
+    let mut places = Vec::new();
+    if let Some(told) = std::env::var_os("KEPT_ASSETS") {
+        places.push(PathBuf::from(told));
+    } else if let Some(folder) = folder {
         places.push(folder.to_owned());
         places.push(folder.join("../share/kept"));
         places.extend(folder.ancestors().map(|f| f.join("assets")));
     }
-    places.push(PathBuf::from(SOURCE_ASSETS));
+    if std::env::var_os("KEPT_ASSETS").is_none() {
+        places.push(PathBuf::from(SOURCE_ASSETS));
+    }
     places
         .into_iter()
         .map(|place| place.join(MINI_FILE))

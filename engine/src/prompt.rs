@@ -108,6 +108,13 @@ impl Prompt {
 
         if ids.len() + SMALLEST_ANSWER > context {
             let around = ids.len() - document_range.len();
+            if around + SMALLEST_ANSWER >= context {
+                return Err(EngineError::QuestionTooLong {
+                    model: model.name().to_owned(),
+                    tokens: around,
+                    context,
+                });
+            }
             return Err(too_long(
                 model,
                 document,
@@ -178,10 +185,11 @@ fn too_long(
         10_000..10_000_000 => format!("{} kB", bytes / 1000),
         _ => format!("{} MB", bytes / 1_000_000),
     };
+    let share = 100.0 * bytes as f64 / document.len().max(1) as f64;
     Ok(EngineError::TooLong {
         model: model.name().to_owned(),
         have,
         context,
-        fits: format!("{fits} ({} %)", bytes * 100 / document.len().max(1)),
+        fits: format!("{fits} ({share:.1} %)"),
     })
 }

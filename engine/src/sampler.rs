@@ -7,6 +7,11 @@ use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
 
 use crate::EngineError;
 
+/// Below this, dividing by the temperature overflows f32 and only the most likely token is left anyway.
+const LEAST_TEMPERATURE: f64 = 1e-4;
+/// Below this, a sum of f32 probabilities cannot tell top-p from nothing.
+const LEAST_TOP_P: f64 = 1e-6;
+
 /// How the next token is chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -35,6 +40,16 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Whether the most likely token is always taken.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < LEAST_TEMPERATURE
+    }
+
+    /// Whether any of top-k, top-p and min-p is set.
+    pub fn limits(&self) -> bool {
+        self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some()
+    }
+
     fn check(&self) -> Result<(), EngineError> {
         let refuse = |name, value: String, range| Err(EngineError::Sampling { name, value, range });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
@@ -43,6 +58,11 @@ impl Sampling {
                 self.temperature.to_string(),
                 "a number from 0 (greedy)",
             );
+        }
+        if let Some(top_p) = self.top_p
+            && top_p < LEAST_TOP_P
+        {
+            return refuse("top-p", top_p.to_string(), "a number from 0.000001 to 1");
         }
         if self.top_k == Some(0) {
             return refuse("top-k", "0".into(), "a whole number from 1");
@@ -70,7 +90,7 @@ impl Sampler {
     pub fn new(sampling: &Sampling) -> Result<Self, EngineError> {
         sampling.check()?;
         let temperature = sampling.temperature;
-        let drawing = (temperature > 0.0).then(|| {
+        let drawing = (!sampling.is_greedy()).then(|| {
             let how = match (sampling.top_k, sampling.top_p) {
                 (None, None) => Drawing::All { temperature },
                 (Some(k), None) => Drawing::TopK { k, temperature },
@@ -87,6 +107,9 @@ impl Sampler {
 
     /// The next token for `logits` `[vocab]`. Ties in greedy mode go to the lower id. May change `logits`.
     pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(EngineError::NotANumber);
+        }
         let Some(drawing) = &mut self.drawing else {
             return Ok(kept_kernels::argmax(logits) as u32);
         };
@@ -97,7 +120,11 @@ impl Sampler {
             let tensor = Tensor::from_slice(logits, logits.len(), &Device::Cpu)?;
             drawing.sample(&tensor)
         };
-        draw().map_err(|e| EngineError::Draw(e.to_string()))
+        draw().map_err(|error| {
+            // candle appends a backtrace.
+            let text = error.to_string();
+            EngineError::Draw(text.lines().next().unwrap_or_default().to_owned())
+        })
     }
 }
 

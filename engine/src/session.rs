@@ -110,8 +110,15 @@ fn document_notes(document: &Document) -> Vec<String> {
     let mut notes = Vec::new();
     if document.malformed > 0 {
         notes.push(format!(
-            "{} places of {} are not valid {} and are read as \u{FFFD}",
-            document.malformed, document.name, document.encoding
+            "{} is not valid {} in {} place(s), read as \u{FFFD}",
+            document.name, document.encoding, document.malformed
+        ));
+    }
+    let guessed = !matches!(document.encoding, "UTF-8" | "PDF") && document.skipped_bytes == 0;
+    if guessed {
+        notes.push(format!(
+            "{} does not name its encoding; it was read as {}",
+            document.name, document.encoding
         ));
     }
     if !document.unread_pages.is_empty() {
@@ -178,10 +185,15 @@ impl Engine {
         let n = prompt.len();
         let budget = self.budget_rows(ask.budget, n)?;
         let mut notes = document_notes(ask.document);
-        if ask.budget.is_some() && budget >= n && ask.method.name != "full" {
+        if ask.budget.is_some() && ask.method.name == "full" {
+            notes.push("full keeps everything; the budget is not used".to_owned());
+        } else if ask.budget.is_some() && budget >= n {
             notes.push(format!(
                 "the budget of {budget} rows is not smaller than the prompt of {n} tokens: everything is kept"
             ));
+        }
+        if ask.sampling.is_greedy() && ask.sampling.limits() {
+            notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
         }
         let config = self.model.config();
         let room = ask.max_tokens.min(config.context - n);
@@ -230,6 +242,9 @@ impl Engine {
             .run(&outcome.hidden, on_event)?
         };
         let decode_seconds = decoding.elapsed().as_secs_f64();
+        if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
+            notes.push("the model ended without an answer; ask in other words".to_owned());
+        }
         tracing::info!(
             prompt_tokens = n,
             answer_tokens = written.tokens,

@@ -19,7 +19,7 @@ pub struct Source {
     pub page: Option<u32>,
     /// The passage.
     pub text: String,
-    /// Share of all attention that the answer paid to the document's tokens, 0 to 1.
+    /// Share of the answer's votes for the document's tokens (see `Votes`), 0 to 1.
     pub weight: f32,
 }
 

@@ -49,13 +49,14 @@ impl MappedFile {
     /// # Errors
     /// What the operating system says about opening or mapping the file.
     pub fn open(path: &Path) -> io::Result<Arc<MappedFile>> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
+        // Asked before opening: opening a named pipe waits for a writer.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "it is not a regular file",
             ));
         }
+        let file = File::open(path)?;
         // SAFETY: the mapping is private and read-only, and every view of it below is of types for which any bit
         // pattern is a value. Another process that writes into the file changes numbers, not types; see the struct's
         // note about one that shortens it.

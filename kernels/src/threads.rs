@@ -17,7 +17,7 @@ pub fn configure(threads: Option<usize>) {
             .find_map(|name| std::env::var(name).ok()?.parse().ok())
     });
     let threads = asked
-        .filter(|&threads| threads > 0)
+        .filter(|threads| (1..=1024).contains(threads))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     for name in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
         // SAFETY: called at program start, before any other thread exists that could read the environment.

@@ -14,7 +14,9 @@ pub(crate) const SUPPORTED_TYPES: &str = "F32 F16 BF16 Q4_0 Q4_K Q5_K Q6_K Q8_0"
 #[non_exhaustive]
 pub enum ModelError {
     /// The operating system would not open or map the file.
-    #[error("the model file {path} cannot be opened: {reason}")]
+    #[error(
+        "the model file cannot be opened ({reason}); check the path, or use mini for the model in the box"
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -49,7 +49,7 @@ pub enum PolicyError {
     BudgetShare(String),
     /// Fewer rows than the method must keep by its own rules.
     #[error(
-        "{method} needs a budget of at least {needed} rows per head ({why}), but the budget is {rows} of the prompt's {tokens} tokens; raise --budget to {needed} or more"
+        "{method} needs a budget of at least {needed} rows per head ({why}), but the budget is {rows} of the prompt's {tokens} tokens; raise --budget to {needed} or set less"
     )]
     BudgetTooSmall {
         /// The method.

@@ -128,13 +128,13 @@ impl Policy for SnapKv {
             .chosen_window
             .saturating_add(self.sinks)
             .saturating_add(1);
-        if budget < needed {
+        if budget < needed && budget < prompt.tokens {
             return Err(PolicyError::BudgetTooSmall {
                 method: INFO.name,
                 rows: budget,
                 needed,
                 why: format!(
-                    "a window of {}, {} sinks and 1 selected token",
+                    "a window w of {}, {} sinks and 1 selected token",
                     self.chosen_window, self.sinks
                 ),
                 tokens: prompt.tokens,

@@ -80,8 +80,8 @@ impl Policy for StreamingLlm {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        let needed = self.sinks + 1;
-        if budget < needed {
+        let needed = self.sinks.saturating_add(1);
+        if budget < needed && budget < prompt.tokens {
             return Err(PolicyError::BudgetTooSmall {
                 method: INFO.name,
                 rows: budget,

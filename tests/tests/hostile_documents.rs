@@ -290,7 +290,22 @@ fn a_full_disk() {
     }
     let folder = Folder::new();
     let map = ["--json".as_ref(), "--map".as_ref(), full.as_os_str()];
-    ask(&folder.fine(), "Why?", &map).refused(&["/dev/full", "space"]);
+    let run = ask(&folder.fine(), "Why?", &map);
+    assert_eq!(
+        run.code,
+        Some(1),
+        "a map that could not be written is an error"
+    );
+    assert!(
+        run.stderr.starts_with("error: ") && run.stderr.contains("/dev/full"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stdout.contains("\"answer\""),
+        "the answer is not lost with the map: {}",
+        run.stdout
+    );
     let model = golden::model("group1-plain-tied");
     kept([
         "logits".as_ref(),
@@ -381,4 +396,41 @@ mod pdf {
         }
         assert!(seen > 20);
     }
+}
+
+/// What is written never replaces what is read, and a failed write leaves an older file as it was.
+#[test]
+fn outputs_never_destroy_files() {
+    let folder = Folder::new();
+    let document = folder.fine();
+    let before = std::fs::read(&document).expect("the document");
+    ask(&document, "Why?", &["--map".as_ref(), document.as_os_str()])
+        .refused(&["would be lost", "fine.txt"]);
+    assert_eq!(
+        std::fs::read(&document).expect("the document"),
+        before,
+        "the document is as it was"
+    );
+    let nowhere = folder.0.path().join("missing/map.json");
+    ask(&document, "Why?", &["--map".as_ref(), nowhere.as_os_str()])
+        .refused(&["no folder", "missing"]);
+}
+
+/// Escape sequences of a document reach neither the summary nor an error line.
+#[test]
+fn a_document_cannot_control_the_terminal() {
+    let folder = Folder::new();
+    let mut text = "The tide was low that day. ".repeat(12).into_bytes();
+    text.extend(b"The gate \x1b]0;OWNED\x07code of Edgar is \x1b[31m2906.\n");
+    let document = folder.file("esc.txt", &text);
+    let run = ask(
+        &document,
+        "What is the gate code of Edgar?",
+        &["--budget", "100%"],
+    );
+    run.succeeded();
+    assert!(!run.stderr.contains('\x1b'), "{:?}", run.stderr);
+    let odd = folder.0.path().join("a\x1b[31m.txt");
+    let run = ask(&odd, "Why?", &NOTHING);
+    assert!(!run.stderr.contains('\x1b'), "{:?}", run.stderr);
 }

@@ -311,7 +311,7 @@ mod mini {
         assert!(answer["kv_bytes"].as_u64() < answer["kv_bytes_full"].as_u64());
     }
 
-    /// All ten, with default settings. The model is small: eight of ten is what it is held to.
+    /// All ten, with default settings. The model is small: nine of ten is what it is held to.
     #[test]
     fn most_sample_questions_are_answered() {
         let wrong: Vec<String> = (questions().iter())
@@ -321,7 +321,7 @@ mod mini {
                 (!text.contains(expected)).then(|| format!("{question} {expected}: {text}"))
             })
             .collect();
-        assert!(wrong.len() <= 2, "{wrong:#?}");
+        assert!(wrong.len() <= 1, "{wrong:#?}");
     }
 
     /// The sample is what it claims to be.
