@@ -128,7 +128,7 @@ def main() -> None:
     chosen = {n: s for n, s in SETS.items() if not args.sets or args.sets in n}
     if not chosen:
         raise SystemExit(f"error: no set named like {args.sets!r}; there are {', '.join(SETS)}")
-    made = {n: measuring.make(codec, validation, kind, count, size)[: args.limit] for n, (kind, count, size) in chosen.items()}
+    made = {n: measuring.make(codec, validation, kind, min(count, args.limit or count), size) for n, (kind, count, size) in chosen.items()}
     if args.write:
         for name, those in made.items():
             measuring.write(those, args.write / name.replace(", ", "-").replace(" ", "-"))
