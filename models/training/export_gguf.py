@@ -113,7 +113,10 @@ def main() -> None:
     args = p.parse_args()
     saved = torch.load(args.out / "last.pt", map_location="cpu", weights_only=False)
     file = args.file or args.out / "mini.gguf"
-    write(saved["model"], Config(**saved["config"]), args.out / "tokenizer.json", file)
+    # Moved into place whole: a program may have the old file mapped.
+    part = file.with_suffix(".part")
+    write(saved["model"], Config(**saved["config"]), args.out / "tokenizer.json", part)
+    part.replace(file)
     state = saved["state"]
     print(f"{file}: {file.stat().st_size / 1e6:.1f} MB, after {state['tokens'] / 1e6:.1f} M tokens, stage {state['stage']}")
 
