@@ -1,0 +1,4 @@
+//! The desktop app.
+fn main() {
+    kept_app::run();
+}

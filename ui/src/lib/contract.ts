@@ -1,0 +1,268 @@
+/**
+ * What the page and the program say to each other. The Rust side (`src-tauri/src/contract.rs`) has the same shapes.
+ * Offsets are UTF-16 code units of the document's text, that is, indices into the JavaScript string. Sizes are bytes.
+ */
+
+export type Theme = 'system' | 'light' | 'dark'
+
+/** What a person sets; survives a restart. */
+export interface Settings {
+  theme: Theme
+  /** An entry of `Snapshot.models`, by its `id`. */
+  model: string
+  method: string
+  /** `25%`, `512` (rows) or `64MiB`; null takes a quarter of the prompt, at least 256 rows. */
+  budget: string | null
+  maxTokens: number
+}
+
+export interface ModelChoice {
+  /** `mini`, or an opaque name given by the program. Never a path. */
+  id: string
+  /** What to show: the file's name, or "mini". */
+  label: string
+  /** For the built-in model: true. */
+  inBox: boolean
+}
+
+export interface ModelFacts {
+  name: string
+  file: string
+  quantisation: string
+  architecture: string
+  layers: number
+  qHeads: number
+  kvHeads: number
+  headDim: number
+  context: number
+  parameters: number
+  weightsBytes: number
+  bytesPerRow: number
+}
+
+export interface ParameterFacts {
+  name: string
+  default: string
+  range: string
+  meaning: string
+}
+
+export interface MethodFacts {
+  name: string
+  title: string
+  paper: string
+  keeps: string
+  acts: string
+  positions: string
+  parameters: ParameterFacts[]
+}
+
+export interface PageRange {
+  number: number
+  start: number
+  end: number
+}
+
+export interface DocumentFacts {
+  /** Changes with every document; the page asks for the text again when it changes. */
+  id: number
+  name: string
+  kind: string
+  encoding: string
+  sourceBytes: number
+  /** UTF-16 units of the text. */
+  length: number
+  pages: PageRange[]
+  /** One sentence each: damaged pages, guessed encoding... */
+  notes: string[]
+  /** Tokens for the open model; null until counted. */
+  tokens: number | null
+  /** A sentence if the open model cannot read the whole of it. */
+  tooLong: string | null
+  sample: boolean
+  /** Questions to offer in an empty conversation (the sample's); empty for other documents. */
+  suggestions: string[]
+}
+
+export interface Memory {
+  weights: number
+  kept: number
+  keptFull: number
+  tables: number
+  scratch: number
+  /** Of the machine; null where the system does not say. */
+  available: number | null
+  total: number | null
+}
+
+export interface Estimate {
+  promptTokens: number
+  rows: number
+  memory: Memory
+  note: string | null
+}
+
+export interface Source {
+  start: number
+  end: number
+  page: number | null
+  text: string
+  /** Share of the answer's attention votes, 0 to 1. */
+  weight: number
+  /** Mean share of layer-head slots that hold it, 0 to 1. */
+  kept: number
+}
+
+/** asked: sent, nothing back yet. */
+export type TurnState = 'asked' | 'reading' | 'answering' | 'done' | 'stopped' | 'failed'
+
+export interface Facts {
+  finish: 'end' | 'length' | 'context' | 'stopped'
+  promptTokens: number
+  answerTokens: number
+  /** Mean over the layers. */
+  rows: number
+  keptBytes: number
+  fullBytes: number
+  firstTokenSeconds: number
+  prefillSeconds: number
+  decodeSeconds: number
+  tokensPerSecond: number
+  notes: string[]
+}
+
+/** A question with its answer. */
+export interface Turn {
+  id: number
+  question: string
+  answer: string
+  state: TurnState
+  /** Why it failed, one sentence. What was written before stays in `answer`. */
+  error: string | null
+  method: string
+  budget: string | null
+  /** The model's label. */
+  model: string
+  sources: Source[]
+  facts: Facts | null
+  /** A map can be asked for. */
+  hasMap: boolean
+}
+
+export interface Progress {
+  phase: 'reading' | 'answering'
+  tokensDone: number
+  tokensTotal: number
+  tokensPerSecond: number
+  secondsLeft: number
+}
+
+/** The engine's process. */
+export interface WorkerState {
+  state: 'starting' | 'ready' | 'restarting' | 'failed'
+  /** What happened, for a person; null when all is well. */
+  message: string | null
+}
+
+export interface Snapshot {
+  settings: Settings
+  models: ModelChoice[]
+  /** null while it is being opened, or when it failed (then `modelError`). */
+  model: ModelFacts | null
+  modelError: string | null
+  methods: MethodFacts[]
+  document: DocumentFacts | null
+  /** Name of a file that is being opened now. */
+  opening: string | null
+  turns: Turn[]
+  draft: string
+  worker: WorkerState
+  /** False in a second window: said to the person once. */
+  saves: boolean
+  version: string
+}
+
+export type AppEvent =
+  | { event: 'worker'; worker: WorkerState }
+  | { event: 'methods'; methods: MethodFacts[] }
+  | { event: 'models'; models: ModelChoice[]; settings: Settings }
+  | { event: 'model'; model: ModelFacts | null; error: string | null }
+  | { event: 'opening'; name: string | null }
+  /** A new document (turns are its own) or new facts of the same one (`id` unchanged). */
+  | { event: 'document'; document: DocumentFacts; turns: Turn[] }
+  /** A turn was added or changed: state, error, facts, sources. `answer` is whole. */
+  | { event: 'turn'; turn: Turn }
+  /** The next piece of the answer. */
+  | { event: 'token'; turn: number; text: string }
+  | { event: 'progress'; turn: number; progress: Progress; memory: Memory }
+  /** More of the map arrived; ask for it again. At most about 10 a second, and once at the end. */
+  | { event: 'map'; turn: number; layersDone: number; layers: number }
+  /** A file is held over the window; `files` 0 when it has left. `refusal` says why a drop would be refused. */
+  | { event: 'drag'; files: number; refusal: string | null }
+  /** One sentence, to be shown where the person looks. */
+  | { event: 'notice'; kind: 'error' | 'info'; where: 'document' | 'model' | 'conversation'; message: string }
+
+export interface TokenSlots {
+  start: number
+  end: number
+  kept: number
+  slots: number
+  /** Per layer: kv heads that hold it. */
+  perLayer: number[]
+  kvHeads: number
+  page: number | null
+}
+
+export interface TableRow {
+  /** `page 3`, or a tenth of a document without pages, `20-30 %`. */
+  name: string
+  start: number
+  mean: number
+  max: number
+}
+
+/**
+ * The commands, by name. `invoke` gives the promise of the result; a refusal is a string, one sentence.
+ *
+ * subscribe(channel)                            -> null          first call of the page; then snapshot()
+ * snapshot()                                    -> Snapshot
+ * document_text({ id })                         -> ArrayBuffer   UTF-8
+ * choose_document()                             -> null          opens the system's dialog; the outcome comes as events
+ * open_sample()                                 -> null
+ * close_document()                              -> null          back to the empty state; its conversation is forgotten
+ * choose_model()                                -> null          system's dialog; the outcome comes as 'models' and 'model'
+ * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed; refuses with a sentence
+ * save_draft({ text })                          -> null
+ * estimate({ method, budget })                  -> Estimate
+ * ask({ question, method, budget })             -> number        the turn's id; everything else comes as events
+ * stop()                                        -> null
+ * clear_conversation()                          -> null          events: 'document' with no turns
+ * restart_worker()                              -> null
+ * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token
+ * map_counts({ turn, layer: number | null })    -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it
+ * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
+ * map_token({ turn, token })                    -> TokenSlots
+ * map_table({ turn, layer })                    -> TableRow[]
+ * report({ kind, message })                     -> null          errors of the page, for the log
+ */
+export type CommandName =
+  | 'subscribe'
+  | 'snapshot'
+  | 'document_text'
+  | 'choose_document'
+  | 'open_sample'
+  | 'close_document'
+  | 'choose_model'
+  | 'save_settings'
+  | 'save_draft'
+  | 'estimate'
+  | 'ask'
+  | 'stop'
+  | 'clear_conversation'
+  | 'restart_worker'
+  | 'map_ends'
+  | 'map_counts'
+  | 'map_strip'
+  | 'map_token'
+  | 'map_table'
+  | 'report'
