@@ -1,30 +1,33 @@
 # Everything a person or CI types. Each target installs what it needs and says what it does.
 
-.PHONY: run test lint bench golden embedded setup
+.PHONY: run test lint page bench golden embedded setup setup-test
 
+# Where rustup or apt put cargo on a machine that had none when make started.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 PYTHON ?= python3
 SAMPLE := assets/sample.txt
 QUESTION = $(shell sed -n 's/.*"question": *"\([^"]*\)".*/\1/p' assets/sample.json | head -n 1)
 
-# Ask the sample document the sample question with the model in the box, and paint what was kept.
-run: setup
-	$(CARGO) build --release -p kept
-	@echo
-	@echo "kept ask --document $(SAMPLE) --question \"$(QUESTION)\" --paint"
-	@echo
-	@"$$(scripts/target-dir)/release/kept" ask --document $(SAMPLE) --question "$(QUESTION)" --paint
-	@echo
-	@echo "Ask a file of your own:  $$(scripts/target-dir)/release/kept ask --document my.pdf --question \"...\""
+# Open the window with the sample document; without a display, answer the sample question in the terminal.
+run: setup page
+	$(CARGO) build --release -p kept -p kept-engine -p kept-app --bins
+	@scripts/run "$$(scripts/target-dir)" "$(QUESTION)"
 
-# Everything that must hold: formatting, lints, unit tests, goldens, the program end to end.
-test: setup lint
+# Everything that must hold: formatting, lints, the page, unit tests, goldens, the programs end to end, the real window.
+test: setup-test page lint
+	cd ui && ../scripts/node npm run --silent test
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace
 
-lint: setup
+lint: setup page
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	cd ui && ../scripts/node npm run --silent check
+
+# The page of the window, which the app embeds.
+page: setup
+	@scripts/page
 
 # Speed, side by side in one run: kernels, then reading and answering with and without a full cache.
 bench: setup
@@ -43,4 +46,7 @@ embedded: setup
 	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
 
 setup:
-	@scripts/setup
+	@scripts/setup build
+
+setup-test:
+	@scripts/setup test
