@@ -9,3 +9,5 @@ pub mod engine;
 pub mod gguf_edit;
 pub mod golden;
 pub mod terminal;
+#[cfg(target_os = "linux")]
+pub mod window;

@@ -1,0 +1,377 @@
+//! The app under test: started by the driver on a display and in a home of its own, and ended with everything it started,
+//! however the story goes.
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::display::Display;
+use super::files::Home;
+use super::process::{Process, Started, built, processes_below};
+use super::webdriver::{DriverError, WebDriver};
+
+/// How long anything may take that a person waits for: generous, for a machine that does other things too. Nothing waits
+/// this long unless it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs before anything else is looked at: what goes wrong in the page is written down there.
+const WATCH: &str = "
+if (!window.__trouble) {
+  window.__trouble = []
+  const note = (kind, what) => window.__trouble.push(kind + ': ' + what)
+  addEventListener('error', e => note('error', e.message))
+  addEventListener('unhandledrejection', e => note('unhandledrejection', String(e.reason)))
+  addEventListener('securitypolicyviolation', e => note('securitypolicyviolation', e.violatedDirective + ' ' + e.blockedURI))
+}";
+
+/// How the app is to be started.
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    session_bus: bool,
+    display: Option<Rc<Display>>,
+}
+
+impl Launch {
+    /// As `make run` starts it: nothing given.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self::default()
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<PathBuf>) -> Self {
+        let text = argument.into().into_os_string().into_string();
+        self.arguments
+            .push(text.expect("the driver takes arguments in UTF-8"));
+        self
+    }
+
+    /// With a variable set.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Inside a desktop session, where programs find each other by D-Bus. Otherwise there is none.
+    #[must_use]
+    pub fn with_session_bus(mut self) -> Self {
+        self.session_bus = true;
+        self
+    }
+
+    /// On the display of another window, which stays open.
+    #[must_use]
+    pub fn beside(mut self, other: &App) -> Self {
+        self.display = Some(other.display.clone());
+        self
+    }
+
+    /// Opens the window.
+    ///
+    /// # Panics
+    /// When it does not open.
+    #[must_use]
+    pub fn open<'h>(&self, home: &'h Home) -> App<'h> {
+        let display = (self.display.clone()).unwrap_or_else(|| Rc::new(Display::start()));
+        let log = home
+            .path()
+            .join(format!("log-{}", display.name().trim_start_matches(':')));
+        let log = unused(log);
+        let written = File::create(&log).expect("a log");
+        let port = free_port();
+        let mut command = if self.session_bus {
+            let mut command = Command::new("dbus-run-session");
+            command.args(["--", "WebKitWebDriver"]);
+            command
+        } else {
+            Command::new("WebKitWebDriver")
+        };
+        home.apply(&mut command);
+        command
+            .arg(format!("--port={port}"))
+            .env("TAURI_WEBVIEW_AUTOMATION", "true")
+            .env("DISPLAY", display.name())
+            .env("GDK_BACKEND", "x11")
+            .env("NO_AT_BRIDGE", "1")
+            .env("LC_ALL", "C.UTF-8")
+            .env("KEPT_LOG", "info")
+            .env_remove("WAYLAND_DISPLAY")
+            .env_remove("KEPT_WORKER")
+            .env_remove("RUST_BACKTRACE")
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(written.try_clone().expect("a log"))
+            .stderr(written);
+        let started = Started(command.spawn().expect("the driver starts"));
+        let since = Instant::now();
+        while !WebDriver::is_listening(port) {
+            assert!(since.elapsed() < PATIENCE, "WebKitWebDriver never listened");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let program = built("kept-app");
+        let program = program.to_str().expect("a path in UTF-8");
+        let driver =
+            WebDriver::open(port, program, &self.arguments, PATIENCE).unwrap_or_else(|e| {
+                let log = std::fs::read_to_string(&log).unwrap_or_default();
+                panic!("no window opened: {e}\nthe log:\n{log}")
+            });
+        let app = App {
+            driver,
+            _started: started,
+            process: OnceCell::new(),
+            display,
+            home,
+            log,
+        };
+        app.process();
+        app.until("the page is there", |app| {
+            app.try_script(WATCH, &Value::Null).ok()?;
+            let ready = app
+                .try_script("return !!$('composer')", &Value::Null)
+                .ok()?;
+            (ready == Value::Bool(true)).then_some(())
+        });
+        app
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("a port").port()
+}
+
+/// `path`, with a number behind it if there is such a file already.
+fn unused(path: PathBuf) -> PathBuf {
+    let mut found = path.clone();
+    let mut number = 1;
+    while found.exists() {
+        number += 1;
+        found = path.with_extension(number.to_string());
+    }
+    found
+}
+
+/// An open window.
+#[derive(Debug)]
+pub struct App<'h> {
+    driver: WebDriver,
+    process: OnceCell<Process>,
+    home: &'h Home,
+    log: PathBuf,
+    // Ended in this order: the driver with the app, then the display.
+    _started: Started,
+    display: Rc<Display>,
+}
+
+impl App<'_> {
+    /// The way to keys, clicks and scripts.
+    #[must_use]
+    pub fn driver(&self) -> &WebDriver {
+        &self.driver
+    }
+
+    /// The screen it is on.
+    #[must_use]
+    pub fn display(&self) -> &Display {
+        &self.display
+    }
+
+    /// The app's own process.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn process(&self) -> &Process {
+        self.process.get_or_init(|| {
+            let below = processes_below(self._started.pid());
+            let found = below.into_iter().find(|p| p.name == "kept-app");
+            found.expect("the driver has started kept-app")
+        })
+    }
+
+    /// The engine's process, if one runs.
+    #[must_use]
+    pub fn worker(&self) -> Option<Process> {
+        let below = processes_below(self.process().pid);
+        below.into_iter().find(|p| p.name == "kept-worker")
+    }
+
+    /// What the app has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Runs a script in which `$('id')` and `$$('id')` find elements by their `data-testid`, and `args` is `arguments`.
+    ///
+    /// # Errors
+    /// When it throws, or the window is gone.
+    pub fn try_script(&self, script: &str, arguments: &Value) -> Result<Value, DriverError> {
+        let script = format!(
+            "const $$ = id => [...document.querySelectorAll(`[data-testid=\"${{id}}\"]`)]; const $ = id => $$(id)[0];\n\
+             const args = arguments; {script}"
+        );
+        let arguments = match arguments {
+            Value::Array(_) => arguments.clone(),
+            Value::Null => Value::Array(Vec::new()),
+            one => Value::Array(vec![one.clone()]),
+        };
+        self.driver.execute(&script, &arguments)
+    }
+
+    /// As [`App::try_script`].
+    ///
+    /// # Panics
+    /// When it throws, or the window is gone.
+    #[track_caller]
+    pub fn script(&self, script: &str, arguments: impl Into<Value>) -> Value {
+        let answer = self.try_script(script, &arguments.into());
+        answer
+            .unwrap_or_else(|e| self.give_up(&format!("a script could not be run: {e}\n{script}")))
+    }
+
+    /// Calls a command of the app, as the page does, and gives what came back: `[true, result]` or `[false, refusal]`.
+    ///
+    /// # Panics
+    /// When the window is gone.
+    #[track_caller]
+    pub fn invoke(&self, command: &str, arguments: &Value) -> Result<Value, Value> {
+        let script = "const done = arguments[arguments.length - 1];
+            window.__TAURI_INTERNALS__.invoke(arguments[0], arguments[1])
+              .then(v => v instanceof ArrayBuffer ? {arrayBuffer: v.byteLength} : v)
+              .then(v => done([true, v === undefined ? null : v]), e => done([false, String(e)]))";
+        let arguments = serde_json::json!([command, arguments]);
+        let answer = self.driver.execute_async(script, &arguments);
+        let mut answer =
+            answer.unwrap_or_else(|e| self.give_up(&format!("{command} could not be called: {e}")));
+        let value = answer[1].take();
+        if answer[0] == true {
+            Ok(value)
+        } else {
+            Err(value)
+        }
+    }
+
+    /// Waits until `look` finds something.
+    ///
+    /// # Panics
+    /// When it has not after [`PATIENCE`]: with a picture of the window and what it logged.
+    #[track_caller]
+    pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            if started.elapsed() > PATIENCE {
+                self.give_up(&format!("waited {PATIENCE:?} in vain: {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(15));
+        }
+    }
+
+    /// Fails the story, and shows what a person would have seen.
+    ///
+    /// # Panics
+    /// Always.
+    #[track_caller]
+    pub fn give_up(&self, why: &str) -> ! {
+        let text = self
+            .driver
+            .execute("return document.body.innerText", &Value::Array(Vec::new()));
+        let text = text.map_or_else(|e| e.to_string(), |t| t.as_str().unwrap_or("").to_owned());
+        let text: String = text.chars().take(3000).collect();
+        self.picture("failed");
+        let log = self.log();
+        let skipped = log.lines().count().saturating_sub(40);
+        let log: Vec<&str> = log.lines().skip(skipped).collect();
+        panic!(
+            "{why}\n--- the page:\n{text}\n--- the log:\n{}",
+            log.join("\n")
+        );
+    }
+
+    /// Saves a picture of the page in the folder `KEPT_SCREENSHOTS`, if there is one.
+    pub fn picture(&self, name: &str) {
+        let Some(folder) = std::env::var_os("KEPT_SCREENSHOTS") else {
+            return;
+        };
+        let story = std::thread::current()
+            .name()
+            .unwrap_or("story")
+            .replace("::", "-");
+        let path = PathBuf::from(folder).join(format!("{story}-{name}.png"));
+        match self.driver.screenshot() {
+            Ok(png) => std::fs::write(&path, png).expect("a picture is saved"),
+            Err(e) => eprintln!("no picture {}: {e}", path.display()),
+        }
+    }
+
+    /// Asserts that nothing went wrong behind the person's back: no error in the page, nothing that the policy for content
+    /// forbids, no panic.
+    ///
+    /// # Panics
+    /// When something did.
+    #[track_caller]
+    pub fn is_sound(&self) {
+        let trouble = self.script(
+            "return window.__trouble || ['the page was loaded anew']",
+            Value::Null,
+        );
+        if trouble != Value::Array(Vec::new()) {
+            self.give_up(&format!("the page had trouble: {trouble}"));
+        }
+        let log = self.log();
+        for bad in [
+            "panicked",
+            "securitypolicyviolation",
+            "unhandledrejection",
+            "has a bug",
+            "page error",
+        ] {
+            if let Some(line) = log.lines().find(|l| l.contains(bad)) {
+                self.give_up(&format!("the app had trouble: {line}"));
+            }
+        }
+    }
+
+    /// Ends the story: nothing had gone wrong, and the window closes when asked to, with the engine.
+    ///
+    /// # Panics
+    /// When something had, or a process stays behind.
+    #[track_caller]
+    pub fn close(self) {
+        self.is_sound();
+        let worker = self.worker();
+        self.driver
+            .close_window()
+            .unwrap_or_else(|e| self.give_up(&format!("it cannot be closed: {e}")));
+        self.process().ends_within(PATIENCE);
+        if let Some(worker) = worker {
+            worker.ends_within(PATIENCE);
+        }
+    }
+
+    /// The folders it lives in.
+    #[must_use]
+    pub fn home(&self) -> &Home {
+        self.home
+    }
+}
+
+impl Drop for App<'_> {
+    fn drop(&mut self) {
+        // It may be gone already; whatever is left ends with the driver.
+        if self.process.get().is_some_and(Process::is_alive) {
+            let _ = self.driver.end();
+        }
+    }
+}

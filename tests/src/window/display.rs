@@ -1,0 +1,91 @@
+//! A screen that nobody looks at: an X server in memory, with one mouse.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::process::Started;
+
+/// Width and height in pixels: wider than the window, which stands at the top left, so that files can be dragged from beside it.
+pub const SIZE: (i32, i32) = (1920, 1080);
+
+/// The screen; it ends with this value.
+#[derive(Debug)]
+pub struct Display {
+    name: String,
+    _server: Started,
+}
+
+impl Display {
+    /// Starts a screen on the first free number.
+    ///
+    /// # Panics
+    /// When Xvfb does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        let (width, height) = SIZE;
+        let mut child = Command::new("Xvfb")
+            .args(["-displayfd", "1", "-nolisten", "tcp", "-screen", "0"])
+            .arg(format!("{width}x{height}x24"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("Xvfb starts");
+        let stdout = child.stdout.take().expect("a pipe");
+        let mut stderr = child.stderr.take().expect("a pipe");
+        let server = Started(child);
+        // The server writes its number once it takes connections, or ends and the pipe with it.
+        let mut number = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut number)
+            .expect("Xvfb says its number");
+        if number.trim().is_empty() {
+            let mut why = String::new();
+            let _ = stderr.read_to_string(&mut why);
+            panic!("Xvfb did not start: {why}");
+        }
+        // It has little to say, but must not wait for somebody to listen.
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Self {
+            name: format!(":{}", number.trim()),
+            _server: server,
+        }
+    }
+
+    /// For the variable `DISPLAY`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs one `xdotool` command.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn xdotool(&self, arguments: &[&str]) -> String {
+        let output = Command::new("xdotool")
+            .args(arguments)
+            .env("DISPLAY", &self.name)
+            .stdin(Stdio::null())
+            .output()
+            .expect("xdotool starts");
+        assert!(
+            output.status.success(),
+            "xdotool {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Moves the mouse in a straight line, at the speed of a hand: programs that follow a drag expect to see it on its way.
+    pub fn move_mouse(&self, from: (i32, i32), to: (i32, i32)) {
+        const STEPS: i32 = 20;
+        for step in 1..=STEPS {
+            let at = |a: i32, b: i32| (a + (b - a) * step / STEPS).to_string();
+            self.xdotool(&["mousemove", &at(from.0, to.0), &at(from.1, to.1)]);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

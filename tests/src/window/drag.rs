@@ -1,0 +1,104 @@
+//! A real drag: files picked up in another program's window and let go over ours, by the mouse.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+
+use super::app::App;
+use super::process::{Started, built};
+
+/// Where the other window stands: right of ours.
+const SOURCE: (i32, i32) = (1500, 80);
+/// Over our window, away from its edges.
+const TARGET: (i32, i32) = (480, 420);
+
+/// Files under the mouse, over our window, not let go yet.
+#[derive(Debug)]
+pub struct Held<'a> {
+    app: &'a App<'a>,
+    said: Lines<BufReader<ChildStdout>>,
+    source: Started,
+}
+
+impl App<'_> {
+    /// Picks the files up and carries them over the window, where the page shows that it has noticed.
+    ///
+    /// # Panics
+    /// When the page never notices.
+    #[must_use]
+    pub fn hold(&self, paths: &[&Path]) -> Held<'_> {
+        let display = self.display();
+        let mut child = Command::new(built("drag-source"))
+            .args([SOURCE.0.to_string(), SOURCE.1.to_string()])
+            .args(paths)
+            .env("DISPLAY", display.name())
+            .env("GDK_BACKEND", "x11")
+            .env_remove("WAYLAND_DISPLAY")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the drag source starts");
+        let said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut held = Held {
+            app: self,
+            said,
+            source: Started(child),
+        };
+        held.hear("ready");
+        let grip = (SOURCE.0 + 40, SOURCE.1 + 40);
+        display.xdotool(&["mousemove", &grip.0.to_string(), &grip.1.to_string()]);
+        display.xdotool(&["mousedown", "1"]);
+        display.move_mouse(grip, TARGET);
+        // A hand is never quite still.
+        let mut nudge = 0;
+        self.until("the page notices the files over it", |app| {
+            nudge = 4 - nudge;
+            let x = TARGET.0 + nudge;
+            display.xdotool(&["mousemove", &x.to_string(), &TARGET.1.to_string()]);
+            app.is_shown("drop-zone").then_some(())
+        });
+        held
+    }
+
+    /// Drops files on the window by a real drag.
+    ///
+    /// # Panics
+    /// When the page never notices them, or the drag never ends.
+    pub fn drop_files(&self, paths: &[&Path]) {
+        self.hold(paths).let_go();
+    }
+}
+
+impl Held<'_> {
+    fn hear(&mut self, word: &str) {
+        let line = self.said.next();
+        let line = line.map(|l| l.expect("the drag source is heard"));
+        assert_eq!(
+            line.as_deref(),
+            Some(word),
+            "the drag source ({}) says what it does",
+            self.source.pid()
+        );
+    }
+
+    /// Lets the files go where they are.
+    ///
+    /// # Panics
+    /// When the drag never ends.
+    pub fn let_go(mut self) {
+        self.app.display().xdotool(&["mouseup", "1"]);
+        self.hear("ended");
+    }
+
+    /// Carries the files away again and lets them go outside the window.
+    ///
+    /// # Panics
+    /// When the drag never ends.
+    pub fn carry_away(mut self) {
+        let away = (SOURCE.0 + 40, SOURCE.1 + 600);
+        self.app.display().move_mouse(TARGET, away);
+        self.app.display().xdotool(&["mouseup", "1"]);
+        self.hear("ended");
+    }
+}

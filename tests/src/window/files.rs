@@ -1,0 +1,167 @@
+//! What a story finds on the disk: a home folder of its own, documents to open.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A person's folders: settings, data, cache, and files to open. Gone with this value.
+#[derive(Debug)]
+pub struct Home(tempfile::TempDir);
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Home {
+    /// A home that nobody has used yet.
+    ///
+    /// # Panics
+    /// When the disk takes no folder.
+    #[must_use]
+    pub fn new() -> Self {
+        let home = Self(tempfile::tempdir().expect("a temporary folder"));
+        for folder in ["data", "config", "cache", "run", "files"] {
+            std::fs::create_dir(home.path().join(folder)).expect("a folder");
+        }
+        home
+    }
+
+    /// The folder of everything.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file that can be opened.
+    ///
+    /// # Panics
+    /// When the disk takes no file.
+    #[must_use]
+    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join("files").join(name);
+        std::fs::write(&path, bytes).expect("a document is written");
+        path
+    }
+
+    /// Where the program keeps its database and settings.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.path().join("data/app.kept.desktop")
+    }
+
+    /// Sets the variables by which programs find these folders, and takes away those by which they would find the real ones.
+    pub fn apply(&self, command: &mut Command) {
+        let folder = |name: &str| self.path().join(name);
+        command
+            .env("HOME", self.path())
+            .env("XDG_DATA_HOME", folder("data"))
+            .env("XDG_CONFIG_HOME", folder("config"))
+            .env("XDG_CACHE_HOME", folder("cache"))
+            .env("XDG_STATE_HOME", folder("data"))
+            .env("XDG_RUNTIME_DIR", folder("run"))
+            .env_remove("DBUS_SESSION_BUS_ADDRESS");
+    }
+}
+
+/// About `bytes` bytes of English that says something else everywhere, in paragraphs.
+#[must_use]
+pub fn words(bytes: usize) -> String {
+    const WHO: [&str; 7] = [
+        "The keeper",
+        "A clerk",
+        "The pilot",
+        "Her aunt",
+        "The baker",
+        "An old sailor",
+        "The doctor",
+    ];
+    const DID: [&str; 6] = [
+        "counted the boxes by",
+        "wrote a letter about",
+        "walked past",
+        "waited behind",
+        "painted",
+        "spoke about",
+    ];
+    const WHAT: [&str; 5] = [
+        "the harbour wall",
+        "the north light",
+        "a grey house",
+        "the market",
+        "the long stair",
+    ];
+    let mut text = String::with_capacity(bytes + 200);
+    let mut sentence = 0usize;
+    while text.len() < bytes {
+        let (who, did, what) = (WHO[sentence % 7], DID[sentence % 6], WHAT[sentence % 5]);
+        let day = sentence + 1;
+        let _ = write!(text, "{who} {did} {what} on day {day}.");
+        sentence += 1;
+        text.push_str(if sentence.is_multiple_of(6) {
+            "\n\n"
+        } else {
+            " "
+        });
+    }
+    text
+}
+
+/// A PDF with one page for each text, line by line, in Helvetica: written out by hand, so that it is not our reader's twin.
+///
+/// # Panics
+/// When a text is not ASCII: fonts are another test's concern.
+#[must_use]
+pub fn pages_pdf(pages: &[String]) -> Vec<u8> {
+    // 1 catalogue, 2 page tree, 3 font, then a page and its content in turn.
+    let mut objects = vec![
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        format!(
+            "<< /Type /Pages /Count {} /Kids [{}] >>",
+            pages.len(),
+            (0..pages.len())
+                .map(|i| format!("{} 0 R ", 4 + 2 * i))
+                .collect::<String>()
+        ),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
+            .to_owned(),
+    ];
+    for (index, page) in pages.iter().enumerate() {
+        assert!(page.is_ascii(), "this writer knows ASCII alone");
+        let mut content = "BT /F1 10 Tf 12 TL 50 790 Td\n".to_owned();
+        for line in page.lines() {
+            let line = line
+                .replace('\\', "\\\\")
+                .replace('(', "\\(")
+                .replace(')', "\\)");
+            let _ = writeln!(content, "({line}) Tj T*");
+        }
+        content.push_str("ET");
+        objects.push(format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Resources << /Font << /F1 3 0 R >> >> /Contents {} 0 R >>",
+            5 + 2 * index
+        ));
+        objects.push(format!(
+            "<< /Length {} >>\nstream\n{content}\nendstream",
+            content.len()
+        ));
+    }
+    let mut pdf = "%PDF-1.4\n".to_owned();
+    let mut places = Vec::new();
+    for (index, object) in objects.iter().enumerate() {
+        places.push(pdf.len());
+        let _ = write!(pdf, "{} 0 obj\n{object}\nendobj\n", index + 1);
+    }
+    let table = pdf.len();
+    let _ = write!(pdf, "xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1);
+    for place in places {
+        let _ = write!(pdf, "{place:010} 00000 n \n");
+    }
+    let size = objects.len() + 1;
+    let _ = write!(
+        pdf,
+        "trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{table}\n%%EOF\n"
+    );
+    pdf.into_bytes()
+}

@@ -1,0 +1,225 @@
+//! What a person sees and does on the page, by its `data-testid`s.
+
+use serde_json::{Value, json};
+
+use super::app::App;
+
+/// A sentence that the window shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// The sentence.
+    pub text: String,
+    /// Where it stands: `document`, `model` or `conversation`.
+    pub place: String,
+}
+
+/// `[data-testid="..."]`
+fn css(id: &str) -> String {
+    format!("[data-testid=\"{id}\"]")
+}
+
+impl App<'_> {
+    /// Whether there is such an element and it takes up room.
+    #[track_caller]
+    pub fn is_shown(&self, id: &str) -> bool {
+        let script = "const e = $(args[0]); if (!e) return false
+            const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility !== 'hidden'";
+        self.script(script, id) == true
+    }
+
+    /// The text of the first such element, without the space around it; `None` if there is none.
+    #[track_caller]
+    pub fn text(&self, id: &str) -> Option<String> {
+        let text = self.script(
+            "const e = $(args[0]); return e ? e.innerText.trim() : null",
+            id,
+        );
+        text.as_str().map(str::to_owned)
+    }
+
+    /// The text of every such element.
+    #[track_caller]
+    pub fn texts(&self, id: &str) -> Vec<String> {
+        let texts = self.script("return $$(args[0]).map(e => e.innerText.trim())", id);
+        let texts = texts.as_array().expect("a list").iter();
+        texts
+            .map(|t| t.as_str().expect("a text").to_owned())
+            .collect()
+    }
+
+    /// An attribute of the last such element.
+    #[track_caller]
+    pub fn attribute(&self, id: &str, name: &str) -> Option<String> {
+        let script = "const e = $$(args[0]).at(-1); return e ? e.getAttribute(args[1]) : null";
+        let value = self.script(script, json!([id, name]));
+        value.as_str().map(str::to_owned)
+    }
+
+    /// How many such elements there are.
+    #[track_caller]
+    pub fn count(&self, id: &str) -> u64 {
+        self.script("return $$(args[0]).length", id)
+            .as_u64()
+            .expect("a number")
+    }
+
+    /// Clicks on the first such element, once it can be clicked.
+    #[track_caller]
+    pub fn click(&self, id: &str) {
+        self.until(&format!("{id} can be clicked"), |app| {
+            app.driver().click(&css(id)).ok()
+        });
+    }
+
+    /// Types into the first such element, after what is there.
+    #[track_caller]
+    pub fn write(&self, id: &str, text: &str) {
+        self.until(&format!("{id} can be typed into"), |app| {
+            app.driver().type_into(&css(id), text).ok()
+        });
+    }
+
+    /// What stands in a text field.
+    #[track_caller]
+    pub fn field(&self, id: &str) -> String {
+        let value = self.script("const e = $(args[0]); return e ? e.value : ''", id);
+        value.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Chooses an entry of a list of choices.
+    #[track_caller]
+    pub fn choose(&self, id: &str, value: &str) {
+        let script = "const e = $(args[0]); if (!e || ![...e.options].some(o => o.value === args[1])) return false
+            e.value = args[1]; e.dispatchEvent(new Event('input', {bubbles: true}))
+            e.dispatchEvent(new Event('change', {bubbles: true})); return true";
+        self.until(&format!("{id} offers {value}"), |app| {
+            (app.script(script, json!([id, value])) == true).then_some(())
+        });
+    }
+
+    /// What the app would tell a page that asks for everything.
+    #[track_caller]
+    pub fn snapshot(&self) -> Value {
+        self.invoke("snapshot", &json!({}))
+            .unwrap_or_else(|e| self.give_up(&format!("no snapshot: {e}")))
+    }
+
+    /// Waits until the engine is there and the model is open.
+    #[track_caller]
+    pub fn is_ready(&self) {
+        self.until("the engine is ready and the model is open", |app| {
+            let now = app.snapshot();
+            (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
+        });
+    }
+
+    /// Waits until a document with this in its name is open and shown.
+    #[track_caller]
+    pub fn shows_document(&self, name: &str) {
+        self.until(&format!("the document {name} is shown"), |app| {
+            let named = app.text("document-name").is_some_and(|t| t.contains(name));
+            let text = app.text("document").unwrap_or_default();
+            (named && !text.is_empty() && app.snapshot()["opening"].is_null()).then_some(())
+        });
+    }
+
+    /// Types a question and sends it with the Enter key; waits until the conversation shows it.
+    #[track_caller]
+    pub fn ask(&self, question: &str) {
+        let before = self.count("turn");
+        self.write("composer", &format!("{question}\u{E007}"));
+        self.until("the question is in the conversation", |app| {
+            (app.count("turn") > before).then_some(())
+        });
+    }
+
+    /// The state of the last question.
+    #[track_caller]
+    pub fn state(&self) -> Option<String> {
+        self.attribute("turn", "data-state")
+    }
+
+    /// Waits until the last question is in one of these states, and says in which.
+    #[track_caller]
+    pub fn reaches(&self, states: &[&str]) -> String {
+        self.until(&format!("the question is {}", states.join(" or ")), |app| {
+            app.state().filter(|s| states.contains(&s.as_str()))
+        })
+    }
+
+    /// The answer to the last question, as it stands.
+    #[track_caller]
+    pub fn answer(&self) -> String {
+        self.texts("answer").pop().unwrap_or_default()
+    }
+
+    /// The sentences that are shown.
+    #[track_caller]
+    pub fn notices(&self) -> Vec<Notice> {
+        let script = "return $$('notice').map(e => [e.innerText.trim(), e.dataset.where || '', e.getAttribute('role') || ''])";
+        let notices = self.script(script, Value::Null);
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let notices = notices.as_array().expect("a list").iter();
+        notices
+            .map(|n| {
+                assert_eq!(n[2], "alert", "a notice is read out: {n}");
+                Notice {
+                    text: text(&n[0]),
+                    place: text(&n[1]),
+                }
+            })
+            .collect()
+    }
+
+    /// Waits for a sentence that has all of `words` in it (in any case of letters).
+    #[track_caller]
+    pub fn says(&self, words: &[&str]) -> Notice {
+        self.until(&format!("a notice that says {words:?}"), |app| {
+            let has = |notice: &Notice| {
+                let text = notice.text.to_lowercase();
+                words.iter().all(|w| text.contains(&w.to_lowercase()))
+            };
+            app.notices().into_iter().find(has)
+        })
+    }
+
+    /// Closes every sentence that is shown.
+    #[track_caller]
+    pub fn close_notices(&self) {
+        self.until("no notice is left", |app| {
+            app.script("$$('notice-close').forEach(e => e.click())", Value::Null);
+            app.notices().is_empty().then_some(())
+        });
+    }
+
+    /// The kept shares, in whole percent, of the painted runs that are on the screen now.
+    #[track_caller]
+    pub fn runs(&self) -> Vec<u64> {
+        let shares = self.script(
+            "return $$('run').map(e => Number(e.dataset.share))",
+            Value::Null,
+        );
+        let shares = shares.as_array().expect("a list").iter();
+        shares
+            .map(|s| s.as_f64().expect("a share") as u64)
+            .collect()
+    }
+
+    /// How many colours the strip has: a strip with nothing on it has one.
+    #[track_caller]
+    pub fn strip_colours(&self) -> u64 {
+        let script = "const c = $('strip'); if (!c || !c.width || !c.height) return 0
+            const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data
+            const seen = new Set(); for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 24 | d[i+1] << 16 | d[i+2] << 8 | d[i+3])
+            return seen.size";
+        self.script(script, Value::Null).as_u64().expect("a number")
+    }
+
+    /// How far the document is scrolled, in pixels.
+    #[track_caller]
+    pub fn scrolled(&self) -> f64 {
+        self.script("return $('document').scrollTop", Value::Null)
+            .as_f64()
+            .expect("a number")
+    }
+}

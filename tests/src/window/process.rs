@@ -1,0 +1,163 @@
+//! Processes as `/proc` shows them: who is whose child, and ending those that a test started.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// A process that was seen; it may have ended since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its parent's number.
+    pub parent: u32,
+    /// The name of its program, at most 15 bytes.
+    pub name: String,
+    /// When it started, in ticks since the machine did: a number that is used again names another process.
+    started: u64,
+}
+
+impl Process {
+    /// The process with this number, unless it has ended (a zombie has).
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // `pid (name) state parent ...`, and a name may contain anything.
+        let (front, rest) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let state = *fields.first()?;
+        (state != "Z" && state != "X").then_some(())?;
+        Some(Process {
+            pid,
+            parent: fields.get(1)?.parse().ok()?,
+            name: front.split_once('(')?.1.to_owned(),
+            started: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// Whether this very process still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_some_and(|now| now.started == self.started)
+    }
+
+    /// Sends a signal by its name (`KILL`, `STOP`), if the process still runs.
+    pub fn signal(&self, name: &str) {
+        if self.is_alive() {
+            // The shell's own `kill`: the program of that name is in a package that small systems lack.
+            let script = format!("kill -{name} {}", self.pid);
+            let sent = Command::new("sh").args(["-c", &script]).status();
+            assert!(
+                sent.is_ok_and(|s| s.success()) || !self.is_alive(),
+                "{} could not be sent {name}",
+                self.name
+            );
+        }
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// When it has not after `patience`.
+    pub fn ends_within(&self, patience: Duration) {
+        let started = Instant::now();
+        while self.is_alive() {
+            assert!(
+                started.elapsed() < patience,
+                "{} ({}) is still running after {patience:?}",
+                self.name,
+                self.pid
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A variable of the environment it was started with.
+    #[must_use]
+    pub fn environment(&self, name: &str) -> Option<String> {
+        let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        let start = format!("{name}=").into_bytes();
+        let found = all
+            .split(|&b| b == 0)
+            .find(|entry| entry.starts_with(&start))?;
+        Some(String::from_utf8_lossy(&found[start.len()..]).into_owned())
+    }
+
+    /// The program it runs.
+    #[must_use]
+    pub fn program(&self) -> Option<PathBuf> {
+        std::fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
+    }
+}
+
+/// Every living process below `root`, nearest first.
+#[must_use]
+pub fn processes_below(root: u32) -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").expect("/proc is there");
+    let all: Vec<Process> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(Process::of)
+        .collect();
+    let mut found: Vec<Process> = Vec::new();
+    let mut level = vec![root];
+    while !level.is_empty() {
+        let next: Vec<Process> = all
+            .iter()
+            .filter(|p| level.contains(&p.parent) && !found.contains(p))
+            .cloned()
+            .collect();
+        level = next.iter().map(|p| p.pid).collect();
+        found.extend(next);
+    }
+    found
+}
+
+/// A program that a test started: it and everything it started end with this value.
+#[derive(Debug)]
+pub struct Started(pub Child);
+
+impl Started {
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let below = processes_below(self.0.id());
+        // It may have ended by itself: then there is nothing to end, only to be waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        for process in below {
+            process.signal("KILL");
+        }
+    }
+}
+
+/// A program of this build: `target/<profile>/<name>`, freshly built as [`crate::terminal::program`] does it.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn built(name: &str) -> PathBuf {
+    let folder = if std::env::var_os("KEPT_BIN").is_some() {
+        // An installed terminal program is under test; ours lie where this test was built.
+        let this = std::env::current_exe().expect("the path of this test");
+        this.ancestors()
+            .nth(2)
+            .map(Path::to_path_buf)
+            .expect("target/<profile>/deps")
+    } else {
+        let terminal = crate::terminal::program();
+        terminal.parent().expect("a folder").to_path_buf()
+    };
+    let program = folder.join(name);
+    assert!(
+        program.exists(),
+        "{} is not built: run cargo build --workspace --bins",
+        program.display()
+    );
+    program
+}
