@@ -188,8 +188,8 @@ export type AppEvent =
   | { event: 'models'; models: ModelChoice[]; settings: Settings }
   | { event: 'model'; model: ModelFacts | null; error: string | null }
   | { event: 'opening'; name: string | null }
-  /** A new document (turns are its own) or new facts of the same one (`id` unchanged). */
-  | { event: 'document'; document: DocumentFacts; turns: Turn[] }
+  /** A new document (turns are its own), new facts of the same one (`id` unchanged), or null: none is open any more. */
+  | { event: 'document'; document: DocumentFacts | null; turns: Turn[] }
   /** A turn was added or changed: state, error, facts, sources. `answer` is whole. */
   | { event: 'turn'; turn: Turn }
   /** The next piece of the answer. */

@@ -1,0 +1,52 @@
+/**
+ * The commands of the program, typed. What each means stands in `contract.ts`; nothing is decided here.
+ */
+import { Channel, invoke } from '@tauri-apps/api/core'
+import type { AppEvent, CommandName, Estimate, Settings, Snapshot, TableRow, TokenSlots } from './contract'
+
+function call<T>(name: CommandName, args?: Record<string, unknown>): Promise<T> {
+  return invoke<T>(name, args)
+}
+
+/** Raw answers come as an ArrayBuffer; should the raw door ever be closed, as an array of numbers. */
+export function bytes(answer: ArrayBuffer | number[]): ArrayBuffer {
+  return answer instanceof ArrayBuffer ? answer : new Uint8Array(answer).buffer
+}
+
+async function raw(name: CommandName, args: Record<string, unknown>): Promise<ArrayBuffer> {
+  return bytes(await call<ArrayBuffer | number[]>(name, args))
+}
+
+export function subscribe(listen: (event: AppEvent) => void): Promise<null> {
+  const channel = new Channel<AppEvent>()
+  channel.onmessage = listen
+  return call('subscribe', { channel })
+}
+
+export const snapshot = () => call<Snapshot>('snapshot')
+export const documentText = (id: number) => raw('document_text', { id })
+export const chooseDocument = () => call<null>('choose_document')
+export const openSample = () => call<null>('open_sample')
+export const closeDocument = () => call<null>('close_document')
+export const chooseModel = () => call<null>('choose_model')
+export const saveSettings = (settings: Settings) => call<Settings>('save_settings', { settings })
+export const saveDraft = (text: string) => call<null>('save_draft', { text })
+export const estimate = (method: string, budget: string | null) => call<Estimate>('estimate', { method, budget })
+export const ask = (question: string, method: string, budget: string | null) =>
+  call<number>('ask', { question, method, budget })
+export const stop = () => call<null>('stop')
+export const clearConversation = () => call<null>('clear_conversation')
+export const restartWorker = () => call<null>('restart_worker')
+export const mapEnds = (turn: number) => raw('map_ends', { turn })
+export const mapCounts = (turn: number, layer: number | null) => raw('map_counts', { turn, layer })
+export const mapStrip = (turn: number, rows: number, layer: number | null) => raw('map_strip', { turn, rows, layer })
+export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })
+export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })
+export const report = (kind: string, message: string) => call<null>('report', { kind, message })
+
+/** The sentence of a refusal, whatever shape it came in. */
+export function sentence(refusal: unknown): string {
+  if (typeof refusal === 'string') return refusal
+  if (refusal instanceof Error) return refusal.message
+  return JSON.stringify(refusal)
+}

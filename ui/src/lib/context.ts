@@ -1,0 +1,21 @@
+/** What every part of the window is given: the state and what can be done. Made once, in `App.svelte` (or a test). */
+import { createContext } from 'svelte'
+import type { Actions } from './actions'
+import type { Desk } from './desk.svelte'
+import type { MapView } from './map.svelte'
+import type { Reader } from './reader.svelte'
+import type { TextStore } from './text.svelte'
+
+export interface Kept {
+  desk: Desk
+  actions: Actions
+  text: TextStore
+  map: MapView
+  reader: Reader
+  /** Which dialog is open. */
+  open: (dialog: 'settings' | 'table' | 'shortcuts') => void
+  /** Puts the cursor into the composer. */
+  compose: () => void
+}
+
+export const [kept, setKept] = createContext<Kept>()

@@ -1,0 +1,253 @@
+/**
+ * What the window shows, and how the program's events change it. No calls and no DOM: `actions.ts` does things, the parts draw.
+ * The document's text and the maps are never here (see `text.svelte.ts`, `map.svelte.ts`).
+ */
+import type {
+  AppEvent,
+  DocumentFacts,
+  Estimate,
+  Memory,
+  MethodFacts,
+  ModelChoice,
+  ModelFacts,
+  Progress,
+  Settings,
+  Snapshot,
+  Turn,
+  TurnState,
+  WorkerState,
+} from './contract'
+import { percent } from './format'
+
+export type Place = 'document' | 'model' | 'conversation' | 'budget' | 'settings'
+
+export interface Notice {
+  id: number
+  kind: 'error' | 'info'
+  where: Place
+  message: string
+}
+
+/** The last figures of a question that runs or ran since the window opened. */
+export interface Live {
+  turn: number
+  progress: Progress
+  memory: Memory
+}
+
+const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
+/** Notices of one place: the newest few are enough. */
+const MOST_NOTICES = 3
+
+export class Desk {
+  loaded = $state(false)
+  settings = $state.raw<Settings>({ theme: 'system', model: 'mini', method: 'snapkv', budget: null, maxTokens: 512 })
+  models = $state.raw<ModelChoice[]>([])
+  model = $state.raw<ModelFacts | null>(null)
+  modelError = $state<string | null>(null)
+  methods = $state.raw<MethodFacts[]>([])
+  document = $state.raw<DocumentFacts | null>(null)
+  opening = $state<string | null>(null)
+  turns = $state<Turn[]>([])
+  worker = $state.raw<WorkerState>({ state: 'starting', message: null })
+  saves = $state(true)
+  version = $state('')
+
+  live = $state.raw<Live | null>(null)
+  drag = $state.raw<{ files: number; refusal: string | null } | null>(null)
+  notices = $state<Notice[]>([])
+  /** The turn whose map is shown. */
+  selected = $state<number | null>(null)
+  /** More of a turn's map has come: the number of layers that are there. */
+  mapped = $state.raw<{ turn: number; layersDone: number; layers: number } | null>(null)
+  /** What a screen reader is told, in steps. */
+  announcement = $state('')
+
+  /** The composer's text. */
+  draft = $state('')
+  /** The budget while the slider moves; undefined when it rests. */
+  budgetPreview = $state<string | null | undefined>(undefined)
+  estimate = $state.raw<Estimate | null>(null)
+  estimateError = $state<string | null>(null)
+
+  /** Answers' pieces that have come but are not in `turns` yet. */
+  #pieces = new Map<number, string>()
+  #announced = 0
+  #noticeId = 0
+
+  /** The question that runs. One at a time. */
+  running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
+  shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
+  method = $derived(this.methods.find((method) => method.name === this.settings.method) ?? null)
+  modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
+  budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
+
+  /** Takes the whole state, at the start. */
+  load(snapshot: Snapshot): void {
+    this.settings = snapshot.settings
+    this.models = snapshot.models
+    this.model = snapshot.model
+    this.modelError = snapshot.modelError
+    this.methods = snapshot.methods
+    this.document = snapshot.document
+    this.opening = snapshot.opening
+    this.turns = snapshot.turns
+    this.draft = snapshot.draft
+    this.worker = snapshot.worker
+    this.saves = snapshot.saves
+    this.version = snapshot.version
+    this.selected = snapshot.turns.at(-1)?.id ?? null
+    this.loaded = true
+  }
+
+  apply(event: AppEvent): void {
+    switch (event.event) {
+      case 'worker':
+        if (event.worker.message && event.worker.message !== this.worker.message) this.announcement = event.worker.message
+        this.worker = event.worker
+        return
+      case 'methods':
+        this.methods = event.methods
+        return
+      case 'models':
+        this.models = event.models
+        this.settings = event.settings
+        return
+      case 'model':
+        this.model = event.model
+        this.modelError = event.error
+        this.estimate = null
+        return
+      case 'opening':
+        this.opening = event.name
+        if (event.name) {
+          this.announcement = `Opening ${event.name}`
+          this.dismissAll('document')
+        }
+        return
+      case 'document':
+        return this.#takeDocument(event.document, event.turns)
+      case 'turn':
+        return this.#takeTurn(event.turn)
+      case 'token':
+        this.#pieces.set(event.turn, (this.#pieces.get(event.turn) ?? '') + event.text)
+        return
+      case 'progress':
+        return this.#takeProgress(event)
+      case 'map':
+        this.mapped = { turn: event.turn, layersDone: event.layersDone, layers: event.layers }
+        return
+      case 'drag':
+        this.drag = event.files > 0 ? { files: event.files, refusal: event.refusal } : null
+        return
+      case 'notice':
+        this.notify(event.where, event.message, event.kind)
+        return
+    }
+  }
+
+  /** Whether pieces wait for `writePieces`. */
+  get hasPieces(): boolean {
+    return this.#pieces.size > 0
+  }
+
+  /** Appends the pieces that have come to their answers; called once a frame. */
+  writePieces(): void {
+    for (const [id, text] of this.#pieces) {
+      const turn = this.turns.find((t) => t.id === id)
+      if (turn) turn.answer += text
+    }
+    this.#pieces.clear()
+  }
+
+  notify(where: Place, message: string, kind: 'error' | 'info' = 'error'): void {
+    const others = this.notices.filter((n) => !(n.where === where && n.message === message))
+    const here = others.filter((n) => n.where === where)
+    const surplus = new Set(here.slice(0, Math.max(0, here.length - MOST_NOTICES + 1)).map((n) => n.id))
+    this.notices = [
+      ...others.filter((n) => !surplus.has(n.id)),
+      { id: ++this.#noticeId, kind, where, message },
+    ]
+  }
+
+  dismiss(id: number): void {
+    this.notices = this.notices.filter((notice) => notice.id !== id)
+  }
+
+  dismissAll(where: Place): void {
+    if (this.notices.some((n) => n.where === where)) this.notices = this.notices.filter((n) => n.where !== where)
+  }
+
+  /** The document was closed: back to the empty state. */
+  close(): void {
+    this.document = null
+    this.turns = []
+    this.#pieces.clear()
+    this.selected = null
+    this.live = null
+    this.mapped = null
+    this.estimate = null
+    this.estimateError = null
+  }
+
+  #takeDocument(document: DocumentFacts | null, turns: Turn[]): void {
+    if (document === null) return this.close()
+    const other = document.id !== this.document?.id
+    this.document = document
+    this.#pieces.clear()
+    this.turns = turns
+    if (!other) {
+      if (!turns.some((turn) => turn.id === this.selected)) this.selected = turns.at(-1)?.id ?? null
+      return
+    }
+    this.opening = null
+    this.selected = turns.at(-1)?.id ?? null
+    this.live = null
+    this.mapped = null
+    this.estimate = null
+    this.estimateError = null
+    this.announcement = `${document.name} is open`
+  }
+
+  #takeTurn(turn: Turn): void {
+    // Its answer is whole: what waits is in it.
+    this.#pieces.delete(turn.id)
+    const known = this.turns.find((t) => t.id === turn.id)
+    const before = known?.state
+    if (known) Object.assign(known, turn)
+    else {
+      this.turns.push(turn)
+      this.selected = turn.id
+      this.#announced = 0
+      this.mapped = null
+    }
+    if (before === turn.state) return
+    switch (turn.state) {
+      case 'reading':
+        this.announcement = 'Reading the document'
+        break
+      case 'answering':
+        this.announcement = 'Answering'
+        break
+      case 'done':
+        this.announcement = `Answer: ${turn.answer.slice(0, 2000)}`
+        break
+      case 'stopped':
+        this.announcement = 'Stopped'
+        break
+      case 'failed':
+        this.announcement = turn.error ?? 'The question failed'
+        break
+      case 'asked':
+        break
+    }
+  }
+
+  #takeProgress({ turn, progress, memory }: Live): void {
+    this.live = { turn, progress, memory }
+    if (progress.phase !== 'reading' || progress.tokensTotal === 0) return
+    const quarter = Math.floor((progress.tokensDone / progress.tokensTotal) * 4)
+    if (quarter > this.#announced && quarter < 4) this.announcement = `Reading, ${percent(quarter / 4)}`
+    this.#announced = Math.max(this.#announced, quarter)
+  }
+}

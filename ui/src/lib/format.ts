@@ -1,0 +1,77 @@
+/**
+ * Numbers as people read them. Sizes are binary and named so (KiB, MiB, GiB), as in budgets; three significant figures.
+ */
+
+const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+
+/** `0 B`, `812 KiB`, `4.9 GiB`. */
+export function bytes(count: number): string {
+  if (!Number.isFinite(count) || count <= 0) return '0 B'
+  let unit = 0
+  let value = count
+  // 1023.5 would be shown as 1024.
+  while (value >= 1023.5 && unit < UNITS.length - 1) {
+    value /= 1024
+    unit++
+  }
+  const digits = unit === 0 || value >= 99.95 ? 0 : 1
+  return `${value.toFixed(digits)} ${UNITS[unit]}`
+}
+
+/** `128,440`. */
+export function count(value: number): string {
+  return Math.round(value).toLocaleString('en')
+}
+
+/** `1 page`, `312 pages`. */
+export function plural(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : many}`
+}
+
+/** `25 %`; under ten with one decimal, and never 0 for something nor 100 for less than everything. */
+export function percent(share: number): string {
+  if (!Number.isFinite(share) || share <= 0) return '0 %'
+  if (share >= 1) return '100 %'
+  const value = share * 100
+  if (value < 0.1) return '< 0.1 %'
+  if (value < 9.95) return `${value.toFixed(1).replace(/\.0$/, '')} %`
+  return `${Math.min(99, Math.round(value))} %`
+}
+
+/** `0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`. */
+export function duration(seconds: number): string {
+  if (!Number.isFinite(seconds) || seconds < 0) return '0 s'
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`
+  const whole = Math.round(seconds)
+  if (whole < 60) return `${whole} s`
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${String(whole % 60).padStart(2, '0')} s`
+  const minutes = Math.round(whole / 60)
+  return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, '0')} min`
+}
+
+/** Time left, in steps that do not flicker: `3 s left`, `40 s left`, `2 min left`. */
+export function left(seconds: number): string {
+  if (!Number.isFinite(seconds) || seconds < 0) return ''
+  if (seconds < 1) return 'almost done'
+  if (seconds < 10) return `${Math.ceil(seconds)} s left`
+  if (seconds < 90) return `${Math.ceil(seconds / 5) * 5} s left`
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min left`
+  return `${(seconds / 3600).toFixed(1)} h left`
+}
+
+/** Tokens a second: `812`, `6.4`. */
+export function rate(perSecond: number): string {
+  if (!Number.isFinite(perSecond) || perSecond <= 0) return '0'
+  return perSecond >= 9.95 ? count(perSecond) : perSecond.toFixed(1)
+}
+
+/** One line, cut at a word, with an ellipsis. */
+export function shorten(text: string, most: number): string {
+  const line = text.replace(/\s+/g, ' ').trim()
+  if (line.length <= most) return line
+  const space = line.lastIndexOf(' ', most)
+  let end = space > most * 0.6 ? space : most
+  const code = line.charCodeAt(end - 1)
+  if (code >= 0xd800 && code <= 0xdbff) end--
+  return `${line.slice(0, end).trimEnd()} …`
+}

@@ -1,0 +1,73 @@
+/**
+ * The keyboard, once: what each combination does (`commandOf`) and the list a person is shown.
+ */
+
+export type Command =
+  | 'open'
+  | 'settings'
+  | 'composer'
+  | 'shortcuts'
+  | 'stop'
+  | 'next'
+  | 'previous'
+  | 'table'
+
+/** The command of a key press, or null. While typing (`typing`) only combinations with Ctrl and the function keys count. */
+export function commandOf(event: KeyboardEvent, typing: boolean): Command | null {
+  const control = event.ctrlKey || event.metaKey
+  if (event.isComposing) return null
+  if (control && !event.altKey && !event.shiftKey) {
+    switch (event.key.toLowerCase()) {
+      case 'o':
+        return 'open'
+      case ',':
+        return 'settings'
+      case 'l':
+        return 'composer'
+      default:
+        return null
+    }
+  }
+  if (control) return null
+  if (event.key === 'F1') return 'shortcuts'
+  if (event.key === 'Escape') return 'stop'
+  if (event.altKey) {
+    if (event.key === 'ArrowDown') return 'next'
+    if (event.key === 'ArrowUp') return 'previous'
+    return null
+  }
+  if (typing) return null
+  switch (event.key) {
+    case '/':
+      return 'composer'
+    case '?':
+      return 'shortcuts'
+    case 'n':
+      return 'next'
+    case 'p':
+      return 'previous'
+    case 't':
+      return 'table'
+    default:
+      return null
+  }
+}
+
+/** Whether a key goes into a text field rather than to the window. */
+export function isTyping(target: EventTarget | null): boolean {
+  if (!(target instanceof HTMLElement)) return false
+  return target.matches('textarea, select, input:not([type=range])') || target.isContentEditable
+}
+
+export const SHORTCUTS: readonly [string, string][] = [
+  ['Enter', 'Ask'],
+  ['Shift + Enter', 'New line in the question'],
+  ['Esc', 'Stop reading or answering; close what is open'],
+  ['Ctrl + O', 'Open a document'],
+  ['Ctrl + L  or  /', 'Write a question'],
+  ['Ctrl + ,', 'Settings'],
+  ['n, p  or  Alt + ↓, ↑', 'Next and previous strongly kept place'],
+  ['Home, End, Page Up, Page Down', 'Move through the document'],
+  ['t', 'Table of what is kept'],
+  ['F1  or  ?', 'This list'],
+]

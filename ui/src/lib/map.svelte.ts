@@ -1,0 +1,152 @@
+/**
+ * The retention map that is painted: fetched for one turn and one choice of layers, again whenever more of it arrives. Arrays
+ * are replaced, never changed, behind raw references.
+ */
+import type { TableRow, TokenSlots } from './contract'
+import { meanShare, regionsOf, type Region, type Tokens } from './runs'
+
+/** The calls a map needs (`calls.ts`; another in tests). */
+export interface MapCalls {
+  mapEnds(turn: number): Promise<ArrayBuffer>
+  mapCounts(turn: number, layer: number | null): Promise<ArrayBuffer>
+  mapStrip(turn: number, rows: number, layer: number | null): Promise<ArrayBuffer>
+  mapToken(turn: number, token: number): Promise<TokenSlots>
+  mapTable(turn: number, layer: number | null): Promise<TableRow[]>
+}
+
+export interface Painted extends Tokens {
+  turn: number
+  layer: number | null
+  layers: number
+  kvHeads: number
+  /** Mean share kept over the document, 0 to 1. */
+  mean: number
+}
+
+export interface Strip {
+  turn: number
+  /** Two bytes for each row: mean and max, 255 is 100 %. */
+  rows: Uint8Array
+}
+
+/** Not more often than this while a map is being made. */
+const EVERY_MS = 110
+
+export class MapView {
+  painted = $state.raw<Painted | null>(null)
+  strip = $state.raw<Strip | null>(null)
+  layer = $state<number | null>(null)
+  #calls: MapCalls
+  #report: (problem: unknown) => void
+  #turn: number | null = null
+  #ends: { turn: number; ends: Uint32Array } | null = null
+  #rows = 0
+  #timer: ReturnType<typeof setTimeout> | null = null
+  #last = 0
+  #fetching = false
+  /** Something changed while a fetch was under way. */
+  #again = false
+  #tokens = new Map<string, TokenSlots>()
+  #regions: { of: Painted; regions: Region[] } | null = null
+
+  constructor(calls: MapCalls, report: (problem: unknown) => void) {
+    this.#calls = calls
+    this.#report = report
+  }
+
+  /** Shows the map of `turn`; null shows none. */
+  show(turn: number | null): void {
+    if (turn === this.#turn) return
+    this.#turn = turn
+    this.#tokens.clear()
+    this.#last = 0
+    if (turn !== null) return this.refresh()
+    // The map of one turn stays until that of the next is there; where there is none, the text is plain at once.
+    this.painted = null
+    this.strip = null
+    if (this.#timer !== null) clearTimeout(this.#timer)
+    this.#timer = null
+  }
+
+  choose(layer: number | null): void {
+    if (layer === this.layer) return
+    this.layer = layer
+    this.#last = 0
+    this.refresh()
+  }
+
+  /** The strip's height in device pixels. */
+  resize(rows: number): void {
+    if (rows === this.#rows) return
+    this.#rows = rows
+    if (this.#turn !== null) this.refresh()
+  }
+
+  /** Fetches again, soon; several wishes within a moment are one. */
+  refresh(): void {
+    if (this.#turn === null || this.#timer !== null) return
+    if (this.#fetching) {
+      this.#again = true
+      return
+    }
+    const wait = Math.max(0, this.#last + EVERY_MS - performance.now())
+    this.#timer = setTimeout(() => {
+      this.#timer = null
+      this.#last = performance.now()
+      void this.#fetch()
+    }, wait)
+  }
+
+  /** The token's slots in every layer; remembered until the map changes. */
+  async token(token: number): Promise<TokenSlots | null> {
+    const turn = this.#turn
+    if (turn === null) return null
+    const key = `${turn}/${token}`
+    const known = this.#tokens.get(key)
+    if (known) return known
+    const slots = await this.#calls.mapToken(turn, token)
+    if (turn === this.#turn) this.#tokens.set(key, slots)
+    return slots
+  }
+
+  async table(): Promise<TableRow[]> {
+    return this.#turn === null ? [] : this.#calls.mapTable(this.#turn, this.layer)
+  }
+
+  /** Strongly kept places of what is painted. */
+  regions(): Region[] {
+    if (this.painted === null) return []
+    if (this.#regions?.of !== this.painted) this.#regions = { of: this.painted, regions: regionsOf(this.painted) }
+    return this.#regions.regions
+  }
+
+  async #fetch(): Promise<void> {
+    const turn = this.#turn
+    const layer = this.layer
+    if (turn === null) return
+    this.#fetching = true
+    this.#again = false
+    try {
+      const [ends, counts, strip] = await Promise.all([
+        this.#ends?.turn === turn ? this.#ends.ends : this.#calls.mapEnds(turn).then((b) => new Uint32Array(b)),
+        this.#calls.mapCounts(turn, layer).then((b) => new Uint16Array(b)),
+        this.#rows > 0 ? this.#calls.mapStrip(turn, this.#rows, layer).then((b) => new Uint8Array(b)) : null,
+      ])
+      // After the counts, so that the slots are never fewer than those counted.
+      const first = ends.length > 0 ? await this.#calls.mapToken(turn, 0) : null
+      if (turn !== this.#turn || layer !== this.layer) return
+      this.#ends = { turn, ends }
+      this.#tokens.clear()
+      const kvHeads = first?.kvHeads ?? 0
+      const slots = layer === null ? (first?.slots ?? 0) : kvHeads
+      const layers = first?.perLayer.length ?? 0
+      this.painted = { turn, layer, layers, kvHeads, ends, counts, slots, mean: meanShare({ ends, counts, slots }) }
+      if (strip) this.strip = { turn, rows: strip }
+    } catch (problem) {
+      if (turn === this.#turn) this.#report(problem)
+    } finally {
+      this.#fetching = false
+      if (this.#again || turn !== this.#turn || layer !== this.layer) this.refresh()
+    }
+  }
+}

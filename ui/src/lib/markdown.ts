@@ -1,0 +1,75 @@
+/**
+ * An answer's Markdown as a fragment that cannot run, load or open anything: raw HTML is shown as text, links and pictures
+ * become words, and what is left passes a short list of elements without attributes.
+ */
+import DOMPurify from 'dompurify'
+import { Marked, type Tokens } from 'marked'
+
+const TAGS = [
+  'p', 'br', 'hr', 'em', 'strong', 'del', 'code', 'pre', 'blockquote', 'ul', 'ol', 'li',
+  'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'table', 'thead', 'tbody', 'tr', 'th', 'td',
+] // prettier-ignore
+
+function escape(text: string): string {
+  return text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`)
+}
+
+const marked = new Marked({
+  gfm: true,
+  async: false,
+  renderer: {
+    html({ text }: Tokens.HTML | Tokens.Tag) {
+      return escape(text)
+    },
+    link({ href, tokens }: Tokens.Link) {
+      const words = this.parser.parseInline(tokens)
+      return words === escape(href) || words === href ? words : `${words} (${escape(href)})`
+    },
+    image({ text, href }: Tokens.Image) {
+      return escape(text || href)
+    },
+    checkbox({ checked }: Tokens.Checkbox) {
+      return checked ? '☑ ' : '☐ '
+    },
+  },
+})
+
+/** The fragment for `text`; plain text in one paragraph should the parser fail. */
+export function render(text: string): DocumentFragment {
+  let html: string
+  try {
+    html = marked.parse(text) as string
+  } catch {
+    html = `<p>${escape(text)}</p>`
+  }
+  return DOMPurify.sanitize(html, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: [],
+    ALLOW_DATA_ATTR: false,
+    ALLOW_ARIA_ATTR: false,
+    RETURN_DOM_FRAGMENT: true,
+  })
+}
+
+/**
+ * Where the finished blocks of a growing answer end: after the last empty line outside a code fence. What comes before will
+ * not be read differently by what is still to come (but for a list that goes on, which the whole pass at the end joins).
+ */
+export function finished(text: string, from = 0): number {
+  let end = from
+  let fence: string | null = null
+  let at = from
+  while (at < text.length) {
+    const found = text.indexOf('\n', at)
+    if (found < 0) break
+    const line = text.slice(at, found)
+    const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1]
+    if (mark) {
+      if (fence === null) fence = mark
+      else if (mark[0] === fence[0] && mark.length >= fence.length) fence = null
+    }
+    if (fence === null && line.trim() === '') end = found + 1
+    at = found + 1
+  }
+  return end
+}

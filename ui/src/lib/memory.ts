@@ -1,0 +1,89 @@
+/**
+ * Which figures the memory bar shows, and its segments. The bar's whole width is what the question would take with the full
+ * cache, so that what is saved is seen for tiny and huge models alike.
+ */
+import { bytes } from './format'
+import type { Estimate, Memory, ModelFacts, Settings, Turn } from './contract'
+import type { Live } from './desk.svelte'
+
+export type Phase = 'estimate' | 'live' | 'turn'
+
+export interface Figures {
+  phase: Phase
+  memory: Memory
+  /** Bytes of the bar's whole width. */
+  full: number
+}
+
+export interface Segment {
+  name: 'weights' | 'kept' | 'tables' | 'scratch' | 'saved'
+  bytes: number
+  /** Share of the bar's width, 0 to 1. */
+  share: number
+}
+
+/** What this memory would be with the full cache. */
+function fullOf(memory: Memory): number {
+  return memory.weights + Math.max(memory.kept, memory.keptFull) + memory.tables + memory.scratch
+}
+
+/** The figures for what is going on; null when nothing is known yet. */
+export function figures(
+  running: Turn | null,
+  shown: Turn | null,
+  live: Live | null,
+  estimate: Estimate | null,
+  model: ModelFacts | null,
+  settings: Pick<Settings, 'method' | 'budget'>,
+): Figures | null {
+  if (running && live?.turn === running.id) {
+    // Scratch comes and goes while a question runs; the width does not follow it down.
+    const full = Math.max(fullOf(live.memory), estimate ? fullOf(estimate.memory) : 0)
+    return { phase: 'live', memory: live.memory, full }
+  }
+  const asShown = shown?.facts && shown.method === settings.method && shown.budget === settings.budget
+  if (!running && asShown && shown.facts) {
+    const facts = shown.facts
+    const last = live?.turn === shown.id ? live.memory : null
+    const memory: Memory = {
+      weights: last?.weights ?? estimate?.memory.weights ?? model?.weightsBytes ?? 0,
+      kept: facts.keptBytes,
+      keptFull: facts.fullBytes,
+      tables: last?.tables ?? 0,
+      scratch: last?.scratch || estimate?.memory.scratch || 0,
+      available: last?.available ?? estimate?.memory.available ?? null,
+      total: last?.total ?? estimate?.memory.total ?? null,
+    }
+    return { phase: 'turn', memory, full: fullOf(memory) }
+  }
+  if (estimate) return { phase: 'estimate', memory: estimate.memory, full: fullOf(estimate.memory) }
+  return null
+}
+
+/** The segments in the order they are drawn; together never wider than the bar. */
+export function segments({ memory, full }: Figures): Segment[] {
+  const used = memory.weights + memory.kept + memory.tables + memory.scratch
+  const whole = Math.max(full, used)
+  const segment = (name: Segment['name'], bytes: number): Segment => ({
+    name,
+    bytes,
+    share: whole > 0 ? bytes / whole : 0,
+  })
+  return [
+    segment('weights', memory.weights),
+    segment('kept', memory.kept),
+    segment('tables', memory.tables),
+    segment('scratch', memory.scratch),
+    segment('saved', Math.max(0, memory.keptFull - memory.kept)),
+  ]
+}
+
+/** One sentence if a question would need more than the machine has free; null otherwise. */
+export function shortage(figures: Figures | null): string | null {
+  if (!figures || figures.phase !== 'estimate' || figures.memory.available === null) return null
+  const { weights, kept, tables, scratch, available } = figures.memory
+  // Weights are mapped from the file: what the system calls free includes the pages they are in.
+  const need = weights + kept + tables + scratch
+  if (need <= available) return null
+  return `This question would need about ${bytes(need)}, but only ${bytes(available)} of memory are free. A smaller budget or a smaller model would fit.`
+}

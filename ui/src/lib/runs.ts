@@ -1,0 +1,118 @@
+/**
+ * From tokens to runs: neighbouring characters whose tokens are kept in the same share, in steps of 5 %. Only for the
+ * blocks on the screen, by binary search; no colours, no DOM.
+ *
+ *     text    t h e   q u a y
+ *     ends          3         8      token i is ends[i-1]..ends[i]
+ *     counts        1        12      of 12 slots
+ *     runs    [0,3) step 2, [3,8) step 20
+ */
+
+/** A share is painted in this many steps. */
+export const STEPS = 20
+
+export interface Run {
+  start: number
+  end: number
+  /** 0 = not kept at all, 20 = in every slot. */
+  step: number
+}
+
+/** The tokens of a text: `ends[i]` is where token `i` ends, ascending; equal to the one before where a character goes on. */
+export interface Tokens {
+  ends: Uint32Array
+  /** Slots that hold the token. */
+  counts: Uint16Array
+  /** Layer-head slots there are. */
+  slots: number
+}
+
+/** The first token that ends after `offset`; `ends.length` if none does. */
+export function tokenAt(ends: Uint32Array, offset: number): number {
+  let low = 0
+  let high = ends.length
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (ends[middle]! > offset) high = middle
+    else low = middle + 1
+  }
+  return low
+}
+
+/** Kept at all is always seen, in everything is never rounded up to. */
+export function stepOf(count: number, slots: number): number {
+  if (count <= 0 || slots <= 0) return 0
+  if (count >= slots) return STEPS
+  return Math.min(STEPS - 1, Math.max(1, Math.round((count / slots) * STEPS)))
+}
+
+/** The runs that cover exactly `from..to`, none empty, neighbours of different steps. */
+export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number): Run[] {
+  const runs: Run[] = []
+  const push = (start: number, end: number, step: number) => {
+    if (end <= start) return
+    const last = runs[runs.length - 1]
+    if (last && last.step === step) last.end = end
+    else runs.push({ start, end, step })
+  }
+  let token = tokenAt(ends, from)
+  // The pieces of one character: those before the last are empty and end where the token before them ended.
+  while (token > 0 && (token > 1 ? ends[token - 2]! : 0) === ends[token - 1]!) token--
+  let at = from
+  let most = 0
+  for (; token < ends.length && at < to; token++) {
+    const end = ends[token]!
+    most = Math.max(most, counts[token] ?? 0)
+    if (end <= at) {
+      const start = token > 0 ? ends[token - 1]! : 0
+      if (end > start) most = 0
+      continue
+    }
+    push(at, Math.min(end, to), stepOf(most, slots))
+    at = Math.min(end, to)
+    most = 0
+  }
+  push(at, to, 0)
+  return runs
+}
+
+/** Mean share of slots that hold a token, over all tokens: 0 to 1. */
+export function meanShare({ counts, slots }: Tokens): number {
+  if (counts.length === 0 || slots === 0) return 0
+  let sum = 0
+  for (let i = 0; i < counts.length; i++) sum += counts[i]!
+  return Math.min(1, sum / (counts.length * slots))
+}
+
+export interface Region {
+  start: number
+  end: number
+  /** The strongest token's share, 0 to 1. */
+  share: number
+}
+
+/**
+ * The strongly kept places, in order: tokens in at least half of the slots (or half of what the strongest has), those closer
+ * than `near` tokens joined.
+ */
+export function regionsOf({ ends, counts, slots }: Tokens, near = 24): Region[] {
+  let strongest = 0
+  for (let i = 0; i < counts.length; i++) strongest = Math.max(strongest, counts[i]!)
+  if (strongest === 0 || slots === 0) return []
+  const least = Math.min(slots, strongest) / 2
+  const regions: Region[] = []
+  let last = -Infinity
+  for (let i = 0; i < counts.length; i++) {
+    const count = counts[i]!
+    if (count < least) continue
+    const start = i > 0 ? ends[i - 1]! : 0
+    const share = Math.min(1, count / slots)
+    const region = regions[regions.length - 1]
+    if (region && i - last <= near) {
+      region.end = ends[i]!
+      region.share = Math.max(region.share, share)
+    } else regions.push({ start, end: ends[i]!, share })
+    last = i
+  }
+  return regions
+}

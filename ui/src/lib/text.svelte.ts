@@ -1,0 +1,48 @@
+/**
+ * The open document's text and its blocks, fetched once for each document. Plain values behind one raw reference: the framework
+ * never looks into them.
+ */
+import { blocksOf, type Block } from './blocks'
+import type { DocumentFacts } from './contract'
+
+export interface Text {
+  id: number
+  text: string
+  blocks: Block[]
+}
+
+export class TextStore {
+  current = $state.raw<Text | null>(null)
+  error = $state<string | null>(null)
+  #wanted: number | null = null
+  #fetch: (id: number) => Promise<ArrayBuffer>
+
+  constructor(fetch: (id: number) => Promise<ArrayBuffer>) {
+    this.#fetch = fetch
+  }
+
+  /** Fetches the text if `document` is another one than before. A late answer for an earlier document is dropped. */
+  async show(document: DocumentFacts | null): Promise<void> {
+    if (document === null) {
+      this.#wanted = null
+      this.current = null
+      this.error = null
+      return
+    }
+    if (this.#wanted === document.id) return
+    this.#wanted = document.id
+    this.error = null
+    try {
+      const answer = await this.#fetch(document.id)
+      if (this.#wanted !== document.id) return
+      // A byte order mark inside the text is a character like others: offsets count it.
+      const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer)
+      this.current = { id: document.id, text, blocks: blocksOf(text, document.pages) }
+    } catch (refusal) {
+      if (this.#wanted !== document.id) return
+      this.#wanted = null
+      this.current = null
+      this.error = String(refusal)
+    }
+  }
+}

@@ -1,0 +1,23 @@
+import { svelte } from '@sveltejs/vite-plugin-svelte'
+import { defineConfig } from 'vitest/config'
+
+// `vite build --mode mock` builds the page against `src/mock`, which answers the commands without a program behind it.
+export default defineConfig(({ mode }) => ({
+  plugins: [svelte()],
+  clearScreen: false,
+  server: { port: 5173, strictPort: true },
+  // Components are mounted in tests: take Svelte's browser build, not the one for servers.
+  resolve: mode === 'test' ? { conditions: ['browser'] } : {},
+  build: {
+    target: 'safari16',
+    outDir: mode === 'mock' ? 'dist-mock' : 'dist',
+    // Fonts stay files: `font-src 'self'`, fetched once.
+    assetsInlineLimit: 0,
+    reportCompressedSize: false,
+  },
+  test: {
+    environment: 'jsdom',
+    include: ['test/**/*.test.ts'],
+    setupFiles: ['test/setup.ts'],
+  },
+}))
