@@ -7,13 +7,16 @@ import { finished, render } from './markdown'
 export class AnswerFlow {
   #element: HTMLElement
   #tail = document.createTextNode('')
+  #last = document.createElement('span')
   /** What has been drawn as Markdown. */
   #drawn = ''
   #whole: string | null = null
 
   constructor(element: HTMLElement) {
     this.#element = element
-    element.replaceChildren(this.#tail)
+    this.#last.className = 'tail'
+    this.#last.append(this.#tail)
+    element.replaceChildren(this.#last)
   }
 
   update(text: string, whole: boolean): void {
@@ -28,11 +31,11 @@ export class AnswerFlow {
       this.#whole = null
       this.#drawn = ''
       this.#tail.data = ''
-      this.#element.replaceChildren(this.#tail)
+      this.#element.replaceChildren(this.#last)
     }
     const end = finished(text, this.#drawn.length)
     if (end > this.#drawn.length) {
-      this.#tail.before(render(text.slice(this.#drawn.length, end)))
+      this.#last.before(render(text.slice(this.#drawn.length, end)))
       this.#drawn = text.slice(0, end)
     }
     const rest = text.slice(end)

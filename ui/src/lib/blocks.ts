@@ -107,7 +107,8 @@ function blank(text: string, from: number, to: number): boolean {
   return true
 }
 
-function isSpace(code: number): boolean {
+/** White space, as UTF-16 unit. */
+export function isSpace(code: number): boolean {
   return code === 32 || (code >= 9 && code <= 13) || code === 0xa0 || code === 0x3000 || code === 0xfeff
 }
 

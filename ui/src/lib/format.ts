@@ -52,8 +52,7 @@ export function duration(seconds: number): string {
 /** Time left, in steps that do not flicker: `3 s left`, `40 s left`, `2 min left`. */
 export function left(seconds: number): string {
   if (!Number.isFinite(seconds) || seconds < 0) return ''
-  if (seconds < 1) return 'almost done'
-  if (seconds < 10) return `${Math.ceil(seconds)} s left`
+  if (seconds < 10) return `${Math.max(1, Math.ceil(seconds))} s left`
   if (seconds < 90) return `${Math.ceil(seconds / 5) * 5} s left`
   if (seconds < 5400) return `${Math.round(seconds / 60)} min left`
   return `${(seconds / 3600).toFixed(1)} h left`

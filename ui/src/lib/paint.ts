@@ -2,6 +2,7 @@
  * Puts the runs of one block into its element: plain text nodes where nothing is kept, one span per run where something is.
  * By hand, as the document must never be in a framework's state. Also finds the character under a point again.
  */
+import { isSpace } from './blocks'
 import { STEPS, type Run } from './runs'
 
 /** What was painted last, to leave the nodes (and a selection in them) alone when nothing changed. */
@@ -23,13 +24,13 @@ export function paint(
   runs: readonly Run[] | null,
   passage: Passage | null,
 ): boolean {
-  const pieces = split(runs ?? [{ start, end, step: 0 }], passage)
+  const pieces = split(words(text, runs ?? [{ start, end, step: 0 }]), passage)
   const state = `${start},${end};` + pieces.map((p) => `${p.end}:${p.step}${p.marked ? 'm' : ''}`).join(' ')
   if (painted.get(element) === state) return false
   painted.set(element, state)
   const nodes = pieces.map((piece) => {
-    const words = text.slice(piece.start, piece.end)
-    if (piece.step === 0 && !piece.marked) return document.createTextNode(words)
+    const letters = text.slice(piece.start, piece.end)
+    if (piece.step === 0 && !piece.marked) return document.createTextNode(letters)
     const span = document.createElement('span')
     if (piece.step > 0) {
       span.className = 'run'
@@ -38,11 +39,36 @@ export function paint(
       span.style.setProperty('--s', String(piece.step / STEPS))
     }
     if (piece.marked) span.classList.add('passage')
-    span.textContent = words
+    span.textContent = letters
     return span
   })
   element.replaceChildren(...nodes)
   return true
+}
+
+/**
+ * The runs without the white space at their ends, which is left plain: tokens begin with their space, and a painted space at the
+ * end of a line would hang over the edge. What is between runs of one colour stays painted.
+ */
+function words(text: string, runs: readonly Run[]): Run[] {
+  const found: Run[] = []
+  const push = (start: number, end: number, step: number) => {
+    if (end <= start) return
+    const last = found[found.length - 1]
+    if (last && last.step === step) last.end = end
+    else found.push({ start, end, step })
+  }
+  for (const run of runs) {
+    let { start, end } = run
+    if (run.step > 0) {
+      while (start < end && isSpace(text.charCodeAt(start))) start++
+      while (end > start && isSpace(text.charCodeAt(end - 1))) end--
+    }
+    push(run.start, start, 0)
+    push(start, end, run.step)
+    push(end, run.end, 0)
+  }
+  return found
 }
 
 interface Piece extends Run {

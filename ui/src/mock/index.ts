@@ -1,1 +1,276 @@
-export function start() {}
+/**
+ * Answers the page's commands without a program behind it, for working on the page (`vite build --mode mock`, `vite --mode mock`).
+ * Never in the production build. `?document=none|sample|long` and `?theme=`, `?slow=` choose; `window.mock.emit(event)` sends any event.
+ */
+import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
+import sample from '../../../assets/sample.txt?raw'
+import questions from '../../../assets/sample.json'
+import type { AppEvent, DocumentFacts, Memory, Settings, Snapshot, Theme, Turn } from '../lib/contract'
+import { longText, pagesOf } from './long'
+import { Mind } from './mind'
+
+declare global {
+  interface Window {
+    mock: { emit: (event: AppEvent) => void; calls: { name: string; args: unknown }[]; refuse: Record<string, string> }
+    __TAURI_INTERNALS__: { runCallback: (id: number, data: unknown) => void }
+  }
+}
+
+const wait = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
+
+export function start(): void {
+  const query = new URLSearchParams(location.search)
+  const slow = Number(query.get('slow') ?? 1)
+  const long = query.get('document') === 'long'
+  const layers = long ? 32 : 6
+  const kvHeads = long ? 8 : 2
+  const bytesPerRow = layers * kvHeads * 64 * 2 * 2
+  let channel = 0
+  let index = 0
+  let turnId = 0
+  let documentId = 0
+  let text = ''
+  let stopped = false
+  const minds = new Map<number, Mind>()
+
+  const emit = (event: AppEvent) => window.__TAURI_INTERNALS__.runCallback(channel, { message: event, index: index++ })
+  const calls: { name: string; args: unknown }[] = []
+  const refuse: Record<string, string> = {}
+  window.mock = { emit, calls, refuse }
+
+  const settings: Settings = {
+    theme: (query.get('theme') as Theme | null) ?? 'system',
+    model: 'mini',
+    method: 'snapkv',
+    budget: null,
+    maxTokens: 512,
+  }
+
+  function open(which: string | null): DocumentFacts | null {
+    if (which === 'none') return null
+    text = which === 'long' ? longText() : (window as unknown as { mockText?: string }).mockText ?? sample
+    const pages = which === 'long' ? pagesOf(text) : []
+    return {
+      id: ++documentId,
+      name: which === 'long' ? 'Harbour lease, 2019 renewal.pdf' : 'sample.txt',
+      kind: which === 'long' ? 'pdf' : 'text',
+      encoding: 'UTF-8',
+      sourceBytes: text.length,
+      length: text.length,
+      pages,
+      notes: which === 'long' ? ['Page 12 has no text: it may be a picture.'] : [],
+      tokens: new Mind(text, '', layers, kvHeads).ends.length,
+      tooLong: null,
+      sample: which !== 'long',
+      suggestions: which === 'long' ? [] : [questions.question, ...questions.more.slice(0, 4).map((m) => m.question)],
+    }
+  }
+
+  const snapshot: Snapshot = {
+    settings,
+    models: [
+      { id: 'mini', label: 'mini', inBox: true },
+      { id: 'm1', label: 'Llama-3.1-8B-Instruct-Q4_K_M.gguf', inBox: false },
+    ],
+    model: {
+      name: long ? 'Llama 3.1 8B Instruct' : 'Kept mini',
+      file: long ? 'Llama-3.1-8B-Instruct-Q4_K_M.gguf' : 'mini.gguf',
+      quantisation: long ? 'Q4_K_M' : 'Q8_0',
+      architecture: 'llama',
+      layers,
+      qHeads: kvHeads * 4,
+      kvHeads,
+      headDim: 64,
+      context: long ? 131072 : 8192,
+      parameters: long ? 8.03e9 : 5.1e6,
+      weightsBytes: long ? 4.9e9 : 5.6e6,
+      bytesPerRow,
+    },
+    modelError: null,
+    methods: [
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [] },
+      { name: 'streaming_llm', title: 'StreamingLLM', paper: 'arXiv 2309.17453', keeps: 'the first tokens and the most recent ones', acts: 'prefill and decode', positions: 're-assigned', parameters: [] },
+      { name: 'snapkv', title: 'SnapKV', paper: 'arXiv 2404.14469', keeps: 'what the end of the prompt looks at, per head', acts: 'prefill', positions: 'original', parameters: [] },
+    ], // prettier-ignore
+    document: open(query.get('document')),
+    opening: null,
+    turns: [],
+    draft: '',
+    worker: { state: 'ready', message: null },
+    saves: true,
+    version: '0.1.0',
+  }
+
+  function rowsOf(budget: string | null, tokens: number): number {
+    const share = /^([\d.]+)%$/.exec(budget ?? '25%')
+    return Math.min(tokens, share ? Math.max(1, Math.floor((tokens * Number(share[1])) / 100)) : Number.parseInt(budget ?? '256'))
+  }
+
+  function memory(kept: number, full: number): Memory {
+    const weights = snapshot.model?.weightsBytes ?? 0
+    return {
+      weights,
+      kept,
+      keptFull: full,
+      tables: 0,
+      scratch: long ? 6.1e8 : 4.2e6,
+      available: long ? 9.1e9 : 21.4e9,
+      total: 25.2e9,
+    }
+  }
+
+  async function run(turn: Turn): Promise<void> {
+    const mind = new Mind(text, turn.question, layers, kvHeads, rowsOf(turn.budget, snapshot.document?.tokens ?? 1))
+    minds.set(turn.id, mind)
+    const tokens = mind.ends.length
+    const full = tokens * bytesPerRow
+    const kept = rowsOf(turn.budget, tokens) * bytesPerRow
+    stopped = false
+    const failed = () => stopped
+    await wait(150 * slow)
+    turn.state = 'reading'
+    emit({ event: 'turn', turn: { ...turn } })
+    const steps = 40
+    for (let step = 1; step <= steps && !failed(); step++) {
+      await wait(40 * slow)
+      const layer = Math.floor((step / steps) * layers)
+      if (layer > mind.layersDone) {
+        mind.layersDone = layer
+        emit({ event: 'map', turn: turn.id, layersDone: layer, layers })
+      }
+      emit({
+        event: 'progress',
+        turn: turn.id,
+        progress: {
+          phase: 'reading',
+          tokensDone: (tokens * step) / steps,
+          tokensTotal: tokens,
+          tokensPerSecond: 812,
+          secondsLeft: ((steps - step) * 40 * slow) / 1000,
+        },
+        memory: memory((kept * step) / steps, full),
+      })
+    }
+    turn.hasMap = mind.layersDone > 0
+    const answer =
+      turn.question.length > 200
+        ? 'A longer answer. '.repeat(300)
+        : 'The lessor pays for **structural repairs** to the quay wall, including storm damage, unless the tenant moored vessels above the agreed draught.\n\nIn that case:\n\n- the costs are shared *equally*;\n- a written warning, at least ten days before, moves the share back to `4711`.\n'
+    if (!failed()) {
+      turn.state = 'answering'
+      emit({ event: 'turn', turn: { ...turn } })
+      for (const piece of answer.match(/\s*\S+/g) ?? []) {
+        if (failed()) break
+        turn.answer += piece
+        emit({ event: 'token', turn: turn.id, text: piece })
+        await wait(25 * slow)
+      }
+    }
+    turn.state = failed() ? 'stopped' : 'done'
+    if (!failed()) {
+      turn.sources = mind.sources(snapshot.document?.pages ?? [])
+      turn.facts = {
+        finish: 'end',
+        promptTokens: tokens,
+        answerTokens: 61,
+        rows: kept / bytesPerRow,
+        keptBytes: kept,
+        fullBytes: full,
+        firstTokenSeconds: 1.4,
+        prefillSeconds: 1.3,
+        decodeSeconds: 1,
+        tokensPerSecond: 61,
+        notes: [],
+      }
+    }
+    emit({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
+    emit({ event: 'turn', turn: { ...turn } })
+  }
+
+  mockWindows('main')
+  mockIPC(async (name, payload) => {
+    const args = (payload ?? {}) as {
+      channel: { id: number }
+      settings: Settings
+      method: string
+      budget: string | null
+      question: string
+      turn: number
+      layer: number | null
+      rows: number
+      token: number
+    }
+    calls.push({ name, args })
+    if (refuse[name]) throw refuse[name]
+    const mind = () => {
+      const found = minds.get(args.turn)
+      if (!found) throw 'There is no map of this answer.'
+      return found
+    }
+    switch (name) {
+      case 'subscribe':
+        channel = args.channel.id
+        return null
+      case 'snapshot':
+        return structuredClone(snapshot)
+      case 'document_text':
+        return new TextEncoder().encode(text).buffer
+      case 'save_settings':
+        return Object.assign(snapshot.settings, args.settings)
+      case 'estimate': {
+        const tokens = snapshot.document?.tokens ?? 0
+        const rows = args.method === 'full' ? tokens : rowsOf(args.budget, tokens)
+        if (!Number.isFinite(rows)) throw `"${String(args.budget)}" is not a budget: write rows (512), a share (25%) or bytes (64MiB).`
+        return { promptTokens: tokens, rows, memory: memory(rows * bytesPerRow, tokens * bytesPerRow), note: null }
+      }
+      case 'ask': {
+        const turn: Turn = {
+          id: ++turnId,
+          question: args.question,
+          answer: '',
+          state: 'asked',
+          error: null,
+          method: args.method,
+          budget: args.budget,
+          model: 'mini',
+          sources: [],
+          facts: null,
+          hasMap: false,
+        }
+        emit({ event: 'turn', turn: { ...turn } })
+        void run(turn)
+        return turn.id
+      }
+      case 'stop':
+        stopped = true
+        return null
+      case 'open_sample':
+      case 'choose_document':
+        snapshot.document = open(name === 'open_sample' ? 'sample' : 'long')
+        if (snapshot.document) emit({ event: 'document', document: snapshot.document, turns: [] })
+        return null
+      case 'close_document':
+        snapshot.document = null
+        emit({ event: 'document', document: null, turns: [] })
+        return null
+      case 'clear_conversation':
+        if (snapshot.document) emit({ event: 'document', document: snapshot.document, turns: [] })
+        return null
+      case 'map_ends':
+        return mind().ends.slice().buffer
+      case 'map_counts':
+        return mind().counts(args.layer).buffer
+      case 'map_strip':
+        return mind().strip(args.rows, args.layer).buffer
+      case 'map_token':
+        return mind().token(args.token, snapshot.document?.pages ?? [])
+      case 'map_table':
+        return mind().table(snapshot.document?.pages ?? [], args.layer)
+      case 'report':
+        console.error('reported', args)
+        return null
+      default:
+        return null
+    }
+  })
+}

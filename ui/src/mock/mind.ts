@@ -1,0 +1,113 @@
+/** The mock's map: words of the question and their neighbours are kept, the rest by chance. */
+import type { PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
+import { pageAt } from '../lib/blocks'
+import { tokenAt } from '../lib/runs'
+
+export class Mind {
+  ends: Uint32Array
+  layersDone = 0
+  #slots: Uint8Array[]
+  #text: string
+
+  constructor(
+    text: string,
+    question: string,
+    readonly layers: number,
+    readonly kvHeads: number,
+    readonly rows = 256,
+  ) {
+    this.#text = text
+    const ends: number[] = []
+    for (const match of text.matchAll(/\s*[^\s]{1,7}|\s+/g)) ends.push(match.index + match[0].length)
+    this.ends = new Uint32Array(ends)
+    let seed = 7
+    const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647
+    const wanted = new Set((question.toLowerCase().match(/\p{L}{3,}/gu) ?? []).map((w) => w.slice(0, 6)))
+    const heat = new Float32Array(ends.length)
+    const base = Math.min(0.25, rows / Math.max(1, ends.length)) * 0.5
+    let hot = 0
+    ends.forEach((end, i) => {
+      const word = text.slice(i ? ends[i - 1] : 0, end).trim().toLowerCase()
+      if ([...wanted].some((w) => word.includes(w))) hot = 1
+      heat[i] = Math.max(i < 4 ? 1 : 0, hot > 0.3 ? hot : 0, random() < 0.12 ? random() * base * 3 : 0)
+      hot *= 0.72
+    })
+    this.#slots = Array.from({ length: layers }, (_, layer) =>
+      Uint8Array.from(heat, (h) => {
+        const p = Math.min(1, h * (0.75 + 0.5 * Math.sin(layer)))
+        let n = 0
+        for (let head = 0; head < kvHeads; head++) if (random() < p) n++
+        return n
+      }),
+    )
+  }
+
+  counts(layer: number | null): Uint16Array {
+    const counts = new Uint16Array(this.ends.length)
+    this.#slots.forEach((slots, l) => {
+      if (l >= this.layersDone || (layer !== null && layer !== l)) return
+      for (let i = 0; i < counts.length; i++) counts[i]! += slots[i]!
+    })
+    return counts
+  }
+
+  #share(counts: Uint16Array, from: number, to: number, layer: number | null): { mean: number; max: number } {
+    const slots = (layer === null ? Math.max(1, this.layersDone) : 1) * this.kvHeads
+    let i = tokenAt(this.ends, from)
+    let sum = 0
+    let n = 0
+    let max = 0
+    for (; i < counts.length && (i ? this.ends[i - 1]! : 0) < to; i++, n++) {
+      sum += counts[i]!
+      max = Math.max(max, counts[i]!)
+    }
+    return n ? { mean: sum / n / slots, max: max / slots } : { mean: 0, max: 0 }
+  }
+
+  strip(rows: number, layer: number | null): Uint8Array {
+    const counts = this.counts(layer)
+    const bytes = new Uint8Array(rows * 2)
+    const length = this.#text.length
+    for (let row = 0; row < rows; row++) {
+      const { mean, max } = this.#share(counts, (row * length) / rows, ((row + 1) * length) / rows, layer)
+      bytes[row * 2] = Math.round(mean * 255)
+      bytes[row * 2 + 1] = Math.round(max * 255)
+    }
+    return bytes
+  }
+
+  token(token: number, pages: PageRange[]): TokenSlots {
+    const perLayer = this.#slots.map((slots, l) => (l < this.layersDone ? slots[token]! : 0))
+    const start = token ? this.ends[token - 1]! : 0
+    return {
+      start,
+      end: this.ends[token]!,
+      kept: perLayer.reduce((a, b) => a + b, 0),
+      slots: this.layersDone * this.kvHeads,
+      perLayer,
+      kvHeads: this.kvHeads,
+      page: pageAt(pages, start),
+    }
+  }
+
+  table(pages: PageRange[], layer: number | null): TableRow[] {
+    const counts = this.counts(layer)
+    const length = this.#text.length
+    const parts =
+      pages.length > 0
+        ? pages.map((p) => ({ name: `page ${p.number}`, start: p.start, end: p.end }))
+        : Array.from({ length: 10 }, (_, i) => ({ name: `${i * 10}-${i * 10 + 10} %`, start: (i * length) / 10, end: ((i + 1) * length) / 10 }))
+    return parts.map((p) => ({ name: p.name, start: Math.floor(p.start), ...this.#share(counts, p.start, p.end, layer) }))
+  }
+
+  sources(pages: PageRange[]): Source[] {
+    const counts = this.counts(null)
+    const sentences = [...this.#text.matchAll(/[^.\n\f]+\./g)].map((m) => ({ start: m.index, end: m.index + m[0].length }))
+    return sentences
+      .filter((s) => s.end - s.start > 60)
+      .map((s) => ({ ...s, kept: this.#share(counts, s.start, s.end, null).mean }))
+      .sort((a, b) => b.kept - a.kept)
+      .slice(0, 3)
+      .map((s) => ({ ...s, page: pageAt(pages, s.start), text: this.#text.slice(s.start, s.end).trim(), weight: 0.3 }))
+  }
+}
