@@ -9,6 +9,8 @@
 //! ranks      0  1  2  3  4                            0  1  4  2  3
 //! ```
 
+use std::ops::Range;
+
 use kept_kernels::{RowStore, gather_rows};
 use kept_policies::{Pos, Positions, Retention, Row};
 
@@ -102,6 +104,23 @@ impl CompactLayer {
         kept
     }
 
+    /// For each of the prompt's `positions`, how many kv heads keep it (255 at most).
+    pub fn counts(&self, positions: Range<usize>) -> Vec<u8> {
+        let mut counts = vec![0u8; positions.len()];
+        for head in 0..self.rows.len() {
+            let hole = self.hole[head].map(|row| row.0 as usize);
+            let slots = &self.positions[head * self.capacity..][..self.rows[head]];
+            for (slot, position) in slots.iter().enumerate() {
+                let position = position.0 as usize;
+                if Some(slot) != hole && positions.contains(&position) {
+                    let count = &mut counts[position - positions.start];
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+        counts
+    }
+
     /// Key/value heads.
     pub fn kv_heads(&self) -> usize {
         self.rows.len()
@@ -151,13 +170,13 @@ impl CompactLayer {
     }
 
     /// Bytes of the live rows' keys and values.
-    fn live_bytes(&self) -> u64 {
+    pub(crate) fn live_bytes(&self) -> u64 {
         let rows: usize = (0..self.rows.len()).map(|head| self.live_rows(head)).sum();
         (rows * self.keys.head_dim() * 2 * size_of::<f32>()) as u64
     }
 
     /// Bytes allocated: rows with their room for the answer, positions and ranks.
-    fn allocated_bytes(&self) -> u64 {
+    pub(crate) fn allocated_bytes(&self) -> u64 {
         (self.keys.bytes() + self.values.bytes()) as u64
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
     }
@@ -226,5 +245,15 @@ mod tests {
         assert_eq!(layer.positions[..4], [Pos(0), Pos(5), Pos(3), Pos(4)]);
         assert_eq!(layer.ranks[..4], [0, 3, 1, 2]);
         assert_eq!(layer.keys.row(0, 1), [5.0, 5.0]);
+    }
+
+    #[test]
+    fn counts_leave_out_what_was_evicted_and_what_was_not_asked_for() {
+        let mut layer = layer(Positions::Original);
+        assert_eq!(layer.counts(0..4), [1, 0, 1, 1]);
+        assert_eq!(layer.counts(2..3), [1]);
+        layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
+        layer.evict(&[Some(Row(1))]);
+        assert_eq!(layer.counts(0..4), [1, 0, 0, 1]);
     }
 }

@@ -63,6 +63,42 @@ struct Buffers {
     attend: DecodeScratch,
 }
 
+impl Buffers {
+    /// Buffers for a cache of up to `max_rows` rows per kv head.
+    fn new(model: &Model, max_rows: usize) -> Self {
+        let config = model.config();
+        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        let threads = kept_kernels::threads::count();
+        Self {
+            residual: vec![0.0; config.width],
+            q: vec![0.0; q_width],
+            k: vec![0.0; kv_width],
+            v: vec![0.0; kv_width],
+            attention: vec![0.0; q_width],
+            logits: vec![0.0; config.vocab],
+            evict: vec![None; config.kv_heads],
+            row: RowScratch::new(config),
+            attend: DecodeScratch::new(head_shape(model), max_rows, threads),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let floats = self.residual.len()
+            + self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.logits.len();
+        (floats * size_of::<f32>() + self.attend.bytes()) as u64 + self.row.bytes()
+    }
+}
+
+/// Bytes of a decode loop's buffers for up to `max_rows` rows per kv head. They are made to be measured: zeroed memory that
+/// nobody writes to is not really taken.
+pub(crate) fn scratch_bytes(model: &Model, max_rows: usize) -> u64 {
+    Buffers::new(model, max_rows).bytes()
+}
+
 /// The decode loop's state: the cache, the policy, the buffers.
 pub struct Decoder<'a> {
     model: &'a Model,
@@ -83,24 +119,7 @@ impl<'a> Decoder<'a> {
         rows: Vec<usize>,
         cache: CompactCache,
     ) -> Self {
-        let config = model.config();
-        let q_width = config.q_heads * config.head_dim;
-        let kv_width = config.kv_heads * config.head_dim;
-        let buffers = Buffers {
-            residual: vec![0.0; config.width],
-            q: vec![0.0; q_width],
-            k: vec![0.0; kv_width],
-            v: vec![0.0; kv_width],
-            attention: vec![0.0; q_width],
-            logits: vec![0.0; config.vocab],
-            evict: vec![None; config.kv_heads],
-            row: RowScratch::new(config),
-            attend: DecodeScratch::new(
-                head_shape(model),
-                cache.max_capacity(),
-                kept_kernels::threads::count(),
-            ),
-        };
+        let buffers = Buffers::new(model, cache.max_capacity());
         Self {
             model,
             rope,
@@ -116,16 +135,14 @@ impl<'a> Decoder<'a> {
         &self.cache
     }
 
+    /// Whether the method evicts rows while answering.
+    pub fn evicts(&self) -> bool {
+        self.policy.evicts_at_decode()
+    }
+
     /// Bytes of the loop's own buffers.
     pub fn scratch_bytes(&self) -> u64 {
-        let b = &self.buffers;
-        let floats = b.residual.len()
-            + b.q.len()
-            + b.k.len()
-            + b.v.len()
-            + b.attention.len()
-            + b.logits.len();
-        (floats * size_of::<f32>() + b.attend.bytes()) as u64 + b.row.bytes()
+        self.buffers.bytes()
     }
 
     /// Logits `[vocab]` of a hidden row `[width]` that prefill left.

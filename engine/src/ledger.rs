@@ -1,6 +1,9 @@
-//! Memory by category, in bytes, beside what the operating system says.
+//! Memory by category, in bytes: what a question takes at its worst moment, and what is in use right now. What the operating
+//! system says is in `system.rs`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::system;
 
 /// What one question takes. Weights are mapped from their file: the system may drop their pages and read them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -24,10 +27,14 @@ pub struct MemoryLedger {
 }
 
 impl MemoryLedger {
+    /// Everything beside weights and kept rows while reading.
+    pub fn reading(&self) -> u64 {
+        self.rope + self.layer_tiles + self.layer_kv + self.residual + self.activations
+    }
+
     /// Everything beside weights and kept rows at the worst moment.
     pub fn scratch(&self) -> u64 {
-        let reading = self.layer_tiles + self.layer_kv + self.residual + self.activations;
-        self.rope + reading.max(self.decode)
+        self.reading().max(self.rope + self.decode)
     }
 
     /// The most that exists at once.
@@ -36,10 +43,35 @@ impl MemoryLedger {
     }
 }
 
-/// The most memory this process ever had resident, as the operating system counts it; `None` where it does not say.
-pub fn peak_resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+/// Memory in use at one moment of a question.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNow {
+    /// The model file's tensors, mapped.
+    pub weights: u64,
+    /// Keys and values that are kept of the prompt and the answer.
+    pub kept: u64,
+    /// What the full cache would take for the whole prompt and the answer so far.
+    pub kept_full: u64,
+    /// What the method keeps beside rows.
+    pub tables: u64,
+    /// Everything else that was allocated: scratch of reading or answering, room for the rest of the answer.
+    pub scratch: u64,
+    /// Memory of this process, where the system says.
+    pub resident: Option<u64>,
+    /// Memory of the machine that is still free to take, where the system says.
+    pub available: Option<u64>,
+    /// Memory of the machine, where the system says.
+    pub total: Option<u64>,
+}
+
+impl MemoryNow {
+    /// With what the operating system says now.
+    pub fn with_system(self) -> Self {
+        Self {
+            resident: system::resident_bytes(),
+            available: system::available_memory(),
+            total: system::total_memory(),
+            ..self
+        }
+    }
 }

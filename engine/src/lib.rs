@@ -2,40 +2,51 @@
 //!
 //! A question goes this way: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, layers
 //! outside and chunks inside, every layer cut right after its own attention -> [`CompactCache`] -> decode -> [`Answer`],
-//! with [`Event`]s on the way and a [`RetentionMap`] beside it. [`Engine::ask`] is the whole of it.
+//! with [`Event`]s on the way and a [`RetentionMap`] beside it. [`Engine::ask`] is the whole of it; [`Engine::ask_watched`] lets
+//! a window see more of it, and [`protocol`] is how a window in another process does. [`MapGrid`] is the map as it is shown.
 //!
 //! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
 
 mod compact;
 mod decode;
 mod error;
+mod estimate;
 mod event;
 mod forced;
+mod grid;
 mod ledger;
 mod model_path;
 mod paint;
 mod prefill;
 mod prompt;
+pub mod protocol;
 mod retention;
 mod sampler;
 mod session;
+mod sizes;
 mod sources;
+mod system;
+mod watch;
 mod writing;
 
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use error::EngineError;
+pub use estimate::Estimate;
 pub use event::{Event, Phase, Progress};
 pub use forced::ForcedLogits;
-pub use ledger::{MemoryLedger, peak_resident_bytes};
+pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16};
+pub use ledger::{MemoryLedger, MemoryNow};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
 pub use prefill::{Prefill, PrefillOutcome};
 pub use prompt::{Part, Prompt, PromptToken};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
-pub use session::{Answer, Ask, Engine, Finish, Method};
+pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};
 pub use sources::Source;
+pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
+pub use watch::{Reading, Watch};
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

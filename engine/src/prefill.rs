@@ -17,16 +17,15 @@ use kept_kernels::{
     window_scores,
 };
 use kept_models::{Model, RopeTable};
-use kept_policies::{
-    ModelShape, Observation, Policy, Pos, Positions, PromptShape, Retention, Softmax, Window,
-};
+use kept_policies::{ModelShape, Observation, Policy, Pos, Positions, Retention, Softmax};
 
 use crate::compact::{CompactCache, CompactLayer};
-use crate::event::ProgressMeter;
-use crate::{EngineError, MemoryLedger, RetentionMap};
+use crate::sizes::Sizes;
+use crate::watch::{ProgressMeter, Told};
+use crate::{EngineError, MemoryLedger, MemoryNow, Phase, RetentionMap, Watch};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
-const CHUNK: usize = 512;
+pub(crate) const CHUNK: usize = 512;
 
 /// What is to be read, and how it is cut.
 pub struct Prefill<'a> {
@@ -84,6 +83,33 @@ struct Scratch {
     window_scores: Vec<f32>,
 }
 
+impl Scratch {
+    fn new(sizes: &Sizes, heads: HeadShape) -> Self {
+        let rows = || RowStore::uniform(heads.kv_heads, sizes.tokens, heads.head_dim);
+        Self {
+            keys: rows(),
+            values: rows(),
+            q: vec![0.0; sizes.q()],
+            k: vec![0.0; sizes.kv()],
+            v: vec![0.0; sizes.kv()],
+            attention: vec![0.0; sizes.q()],
+            window_queries: Vec::with_capacity(sizes.window_queries()),
+            window_scores: Vec::with_capacity(sizes.window_scores()),
+        }
+    }
+
+    /// Bytes of all of it but keys and values.
+    fn bytes(&self) -> u64 {
+        let floats = self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.window_queries.capacity()
+            + self.window_scores.capacity();
+        (floats * size_of::<f32>()) as u64
+    }
+}
+
 impl<'a> Prefill<'a> {
     /// Reading `ids` with the usual chunks, for an answer of up to `room` tokens.
     pub fn new(
@@ -112,46 +138,42 @@ impl<'a> Prefill<'a> {
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
+        self.run_watched(&mut Told(progress), stop)
+    }
+
+    /// Reads the prompt; `watch` hears about progress and every layer that is cut. `stop` as in [`Prefill::run`].
+    pub fn run_watched(
+        self,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
         let n = self.ids.len();
-        let config = self.model.config();
         let shape = shape_of(self.model);
         let heads = head_shape(self.model);
-        let rows = self
-            .policy
-            .rows(&shape, &PromptShape { tokens: n }, self.budget)?;
-        let positions = self.policy.positions();
-        let width = config.width;
-        let chunk = self.chunk.clamp(1, n);
+        let sizes = Sizes::new(
+            self.model,
+            &mut *self.policy,
+            n,
+            self.budget,
+            self.room,
+            self.chunk,
+        )?;
+        let (chunk, positions) = (sizes.chunk, sizes.positions);
+        let width = self.model.config().width;
 
-        let mut residual = vec![0.0f32; n * width];
+        let mut residual = vec![0.0f32; sizes.residual()];
         self.model.embed(self.ids, &mut residual);
-        let mut scratch = Scratch {
-            keys: RowStore::uniform(shape.kv_heads, n, shape.head_dim),
-            values: RowStore::uniform(shape.kv_heads, n, shape.head_dim),
-            q: vec![0.0; chunk * shape.q_heads * shape.head_dim],
-            k: vec![0.0; chunk * shape.kv_heads * shape.head_dim],
-            v: vec![0.0; chunk * shape.kv_heads * shape.head_dim],
-            attention: vec![0.0; chunk * shape.q_heads * shape.head_dim],
-            window_queries: Vec::new(),
-            window_scores: Vec::new(),
-        };
-        let mut meter = ProgressMeter::new(n, n * shape.layers, progress);
+        let mut scratch = Scratch::new(&sizes, heads);
+        let mut meter = ProgressMeter::new(Phase::Reading, n, n * shape.layers);
+        let mut tally = Tally::new(&sizes, self.model, self.rope);
         let mut map = RetentionMap::new(n, shape.kv_heads);
         let mut layers = Vec::with_capacity(shape.layers);
         let mut selecting = Duration::ZERO;
         let mut largest_pass = 0;
 
-        for (layer, &layer_rows) in rows.iter().enumerate() {
+        for (layer, &layer_rows) in sizes.rows.iter().enumerate() {
             let last_layer = layer + 1 == shape.layers;
-            let window = self
-                .policy
-                .needs(layer)
-                .window
-                .filter(|_| n > layer_rows)
-                .map(|w| Window {
-                    rows: w.rows.min(n),
-                    ..w
-                });
+            let window = sizes.windows[layer];
             let window_from = n - window.map_or(0, |w| w.rows);
             scratch.window_queries.clear();
             let mut pass = self.model.layer_pass(layer, chunk)?;
@@ -177,7 +199,7 @@ impl<'a> Prefill<'a> {
                     false => first..first + count,
                     true if first + count == n => n - 1..n,
                     true => {
-                        meter.report(layer * n + first + count);
+                        tally.report(&mut meter, layer * n + first + count, watch);
                         continue;
                     }
                 };
@@ -194,7 +216,7 @@ impl<'a> Prefill<'a> {
                 prefill_attention(&task, out, None, stop)?;
                 let stream = &mut stream[local.start * width..local.end * width];
                 pass.finish(out, stream, stop)?;
-                meter.report(layer * n + first + count);
+                tally.report(&mut meter, layer * n + first + count, watch);
             }
             largest_pass = largest_pass.max(pass.bytes());
             drop(pass);
@@ -229,25 +251,22 @@ impl<'a> Prefill<'a> {
                 layer_rows,
             );
             check(&retention, n, layer_rows);
-            let capacity = if self.policy.evicts_at_decode() {
-                (n + self.room).min(layer_rows.max(1) + 1)
-            } else {
-                n.min(layer_rows) + self.room
-            };
             let mut compact = CompactLayer::gather(
                 &scratch.keys,
                 &scratch.values,
                 n,
                 &retention,
-                capacity,
+                sizes.capacities[layer],
                 positions,
             );
             if positions == Positions::Reassigned {
                 unrotate(&mut compact, self.rope);
             }
             map.push(&retention);
-            layers.push(compact);
             selecting += started.elapsed();
+            tally.cut(&compact);
+            watch.layer(layer, &compact);
+            layers.push(compact);
         }
 
         let cache = CompactCache {
@@ -255,18 +274,12 @@ impl<'a> Prefill<'a> {
             next: Pos(n as u32),
             reassigned: positions == Positions::Reassigned,
         };
-        let floats = |count: usize| (count * size_of::<f32>()) as u64;
         let ledger = MemoryLedger {
             weights: self.model.weights_bytes(),
             layer_tiles: self.model.layer_tiles_bytes(),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes()) as u64,
-            residual: floats(residual.len()),
-            activations: floats(
-                scratch.q.len() * 2
-                    + scratch.k.len() * 2
-                    + scratch.window_queries.capacity()
-                    + scratch.window_scores.capacity(),
-            ) + largest_pass,
+            residual: size_of_val(residual.as_slice()) as u64,
+            activations: scratch.bytes() + largest_pass,
             rope: self.rope.bytes(),
             kept_rows: cache.allocated_bytes(),
             decode: 0,
@@ -279,10 +292,41 @@ impl<'a> Prefill<'a> {
             cache,
             map,
             hidden,
-            rows,
+            rows: sizes.rows,
             selecting,
             ledger,
         })
+    }
+}
+
+/// What is in use while reading: the same scratch all the time, and ever more kept rows.
+struct Tally {
+    now: MemoryNow,
+}
+
+impl Tally {
+    fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
+        let ledger = sizes.ledger(model);
+        let a_row: usize = 2 * model.config().kv_width() * size_of::<f32>();
+        Self {
+            now: MemoryNow {
+                weights: ledger.weights,
+                kept_full: (sizes.tokens * sizes.rows.len() * a_row) as u64,
+                scratch: ledger.reading() + rope.bytes(),
+                ..MemoryNow::default()
+            },
+        }
+    }
+
+    fn cut(&mut self, layer: &CompactLayer) {
+        self.now.kept += layer.live_bytes();
+        self.now.scratch += layer.allocated_bytes() - layer.live_bytes();
+    }
+
+    fn report(&self, meter: &mut ProgressMeter, steps_done: usize, watch: &mut dyn Watch) {
+        if let Some(progress) = meter.after(steps_done) {
+            watch.progress(&progress, &self.now);
+        }
     }
 }
 

@@ -8,15 +8,17 @@ use kept_kernels::Stop;
 use kept_models::{Model, RopeTable};
 use kept_policies::{Budget, Policy};
 
+use crate::estimate::budget_note;
 use crate::sources::sources;
+use crate::watch::Told;
 use crate::writing::Writing;
 use crate::{
-    Decoder, EngineError, Event, MemoryLedger, Prefill, Prompt, RetentionMap, Sampler, Sampling,
-    Source, Votes, peak_resident_bytes,
+    Decoder, EngineError, Event, MemoryLedger, MemoryNow, Prefill, Prompt, Reading, RetentionMap,
+    Sampler, Sampling, Source, Votes, Watch, peak_resident_bytes,
 };
 
 /// A method by name, with the parameters that were set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Method {
     /// Name, as in `--method`.
     pub name: String,
@@ -48,7 +50,7 @@ pub struct Ask<'a> {
 }
 
 /// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// The model ended it.
@@ -105,8 +107,8 @@ impl Answer {
     }
 }
 
-/// What a person should know about how the document was read.
-fn document_notes(document: &Document) -> Vec<String> {
+/// What a person should know about how the document was read, one sentence each.
+pub fn document_notes(document: &Document) -> Vec<String> {
     let mut notes = Vec::new();
     if document.malformed > 0 {
         notes.push(format!(
@@ -179,38 +181,43 @@ impl Engine {
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
+        self.ask_watched(ask, &mut Told(on_event), stop)
+    }
+
+    /// [`Engine::ask`] for a window: `watch` hears of the prompt, of every layer that is cut and of the memory in use too.
+    pub fn ask_watched(
+        &self,
+        ask: &Ask<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
         let mut policy = ask.method.build()?;
         let mut sampler = Sampler::new(ask.sampling)?;
         let prompt = Prompt::new(&self.model, &ask.document.text, ask.question)?;
         let n = prompt.len();
         let budget = self.budget_rows(ask.budget, n)?;
         let mut notes = document_notes(ask.document);
-        if ask.budget.is_some() && ask.method.name == "full" {
-            notes.push("full keeps everything; the budget is not used".to_owned());
-        } else if ask.budget.is_some() && budget >= n {
-            notes.push(format!(
-                "the budget of {budget} rows is not smaller than the prompt of {n} tokens: everything is kept"
-            ));
-        }
+        notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
             notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
         }
         let config = self.model.config();
-        let room = ask.max_tokens.min(config.context - n);
+        let room = self.room(n, ask.max_tokens);
         let rope = RopeTable::new(config, n + room);
 
+        watch.prompt(&prompt);
         let started = Instant::now();
         let outcome = {
             let _span =
                 tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
                     .entered();
             Prefill::new(&self.model, &prompt.ids, &mut *policy, budget, room, &rope)
-                .run(on_event, stop)?
+                .run_watched(watch, stop)?
         };
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();
         let kv_bytes_full = self.bytes_per_row() * n as u64;
-        on_event(Event::Read {
+        watch.read(&Reading {
             prompt_tokens: n,
             kv_bytes,
             kv_bytes_full,
@@ -238,8 +245,15 @@ impl Engine {
                 room,
                 max_tokens: ask.max_tokens,
                 stop,
+                prompt_tokens: n,
+                beside: MemoryNow {
+                    weights: ledger.weights,
+                    scratch: ledger.rope + ledger.decode,
+                    ..MemoryNow::default()
+                },
+                bytes_per_row: self.bytes_per_row(),
             }
-            .run(&outcome.hidden, on_event)?
+            .run(&outcome.hidden, watch)?
         };
         let decode_seconds = decoding.elapsed().as_secs_f64();
         if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {

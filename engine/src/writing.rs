@@ -1,9 +1,15 @@
 //! The loop that writes the answer: draw a token, say its text, run it, until the model ends or a limit is reached.
 
+use std::time::{Duration, Instant};
+
 use kept_kernels::Stop;
 use kept_models::{Model, StreamDecoder};
 
-use crate::{Decoder, EngineError, Event, Finish, Sampler, Votes};
+use crate::watch::ProgressMeter;
+use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
+
+/// Time between two looks at what is kept, for methods that evict while answering.
+const BETWEEN_LAYERS: Duration = Duration::from_secs(1);
 
 /// What was written.
 pub(crate) struct Written {
@@ -23,16 +29,20 @@ pub(crate) struct Writing<'w, 'a> {
     /// Longest answer.
     pub(crate) max_tokens: usize,
     pub(crate) stop: &'w Stop,
+    /// Tokens of the prompt.
+    pub(crate) prompt_tokens: usize,
+    /// What is in use beside rows: weights, and in `scratch` rotation tables and the loop's buffers.
+    pub(crate) beside: MemoryNow,
+    /// Bytes of one row in every head of every layer.
+    pub(crate) bytes_per_row: u64,
 }
 
 impl Writing<'_, '_> {
     /// Writes the answer that follows `hidden`, the last layer's output for the prompt's last token.
-    pub(crate) fn run(
-        self,
-        hidden: &[f32],
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<Written, EngineError> {
+    pub(crate) fn run(self, hidden: &[f32], watch: &mut dyn Watch) -> Result<Written, EngineError> {
         let tokenizer = self.model.tokenizer()?;
+        let mut meter = ProgressMeter::new(Phase::Answering, self.room, self.room);
+        let mut shown = Instant::now();
         let mut stream = StreamDecoder::new();
         let mut text = String::new();
         let mut tokens = 0;
@@ -51,8 +61,14 @@ impl Writing<'_, '_> {
             let said = text.len();
             stream.push(tokenizer, token, &mut text);
             if text.len() > said {
-                let piece = text[said..].to_owned();
-                on_event(Event::Token { text: piece });
+                watch.token(&text[said..]);
+            }
+            if let Some(progress) = meter.after(tokens) {
+                watch.progress(&progress, &self.memory(tokens));
+            }
+            if self.decoder.evicts() && shown.elapsed() >= BETWEEN_LAYERS {
+                self.show_layers(watch);
+                shown = Instant::now();
             }
             if self.stop.is_requested() {
                 break Finish::Stopped;
@@ -63,13 +79,33 @@ impl Writing<'_, '_> {
         let said = text.len();
         stream.finish(&mut text);
         if text.len() > said {
-            let rest = text[said..].to_owned();
-            on_event(Event::Token { text: rest });
+            watch.token(&text[said..]);
+        }
+        watch.progress(&meter.now(tokens), &self.memory(tokens));
+        if self.decoder.evicts() {
+            self.show_layers(watch);
         }
         Ok(Written {
             text,
             tokens,
             finish,
         })
+    }
+
+    fn show_layers(&self, watch: &mut dyn Watch) {
+        for (layer, kept) in self.decoder.cache().layers().iter().enumerate() {
+            watch.layer(layer, kept);
+        }
+    }
+
+    fn memory(&self, tokens: usize) -> MemoryNow {
+        let cache = self.decoder.cache();
+        let kept = cache.kv_bytes();
+        MemoryNow {
+            kept,
+            kept_full: self.bytes_per_row * (self.prompt_tokens + tokens) as u64,
+            scratch: self.beside.scratch + cache.allocated_bytes() - kept,
+            ..self.beside
+        }
     }
 }

@@ -193,8 +193,14 @@ impl<'a> LayerPass<'a> {
 
     /// Memory of the pass's scratch in bytes, without the repacked weights.
     pub fn bytes(&self) -> u64 {
-        let per_row = 2 * self.config.width + self.config.q_width() + 2 * self.config.ffn;
-        (self.rows * per_row * size_of::<f32>()) as u64
+        Self::bytes_for(self.config, self.rows)
+    }
+
+    /// [`LayerPass::bytes`] of a pass made for `max_rows` rows, known before there is one.
+    pub fn bytes_for(config: &Config, max_rows: usize) -> u64 {
+        let rows = max_rows.clamp(1, BLOCK_ROWS);
+        let per_row = 2 * config.width + config.q_width() + 2 * config.ffn;
+        (rows * per_row * size_of::<f32>()) as u64
     }
 
     /// First half of the layer: project `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`

@@ -1,0 +1,115 @@
+//! What a question would cost, before anything is read.
+
+use kept_models::RopeTable;
+use kept_policies::Budget;
+use serde::{Deserialize, Serialize};
+
+use crate::prefill::CHUNK;
+use crate::sizes::Sizes;
+use crate::{Engine, EngineError, MemoryLedger, Method, decode};
+
+/// What a question would cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Rows per kv head that would be kept of it, mean over the layers.
+    pub rows: usize,
+    /// Bytes of the kept keys and values after reading.
+    pub kv_bytes: u64,
+    /// Bytes of the full cache.
+    pub kv_bytes_full: u64,
+    /// Bytes of the model's weights.
+    pub weights: u64,
+    /// Bytes of everything else at the worst moment, room for the answer included.
+    pub scratch: u64,
+    /// What a person should know of the budget, one sentence.
+    pub note: Option<String>,
+}
+
+impl Engine {
+    /// What a question of `tokens` prompt tokens would cost, with room for an answer of `room` tokens (fewer where the model's
+    /// context ends sooner).
+    ///
+    /// # Errors
+    /// What is wrong with method or budget, as [`Engine::ask`] would say it.
+    pub fn estimate(
+        &self,
+        tokens: usize,
+        method: &Method,
+        budget: Option<Budget>,
+        room: usize,
+    ) -> Result<Estimate, EngineError> {
+        let (sizes, rows) = self.sizes(tokens, method, budget, room)?;
+        let ledger = self.ledger_of(&sizes, room);
+        let per_layer = self.bytes_per_row() / sizes.rows.len().max(1) as u64;
+        let kept: usize = sizes.kept().sum();
+        let kv_bytes = kept as u64 * per_layer;
+        Ok(Estimate {
+            prompt_tokens: tokens,
+            rows: (kept as f64 / sizes.rows.len().max(1) as f64).round() as usize,
+            kv_bytes,
+            kv_bytes_full: self.bytes_per_row() * tokens as u64,
+            weights: ledger.weights,
+            scratch: ledger.peak() - ledger.weights - kv_bytes,
+            note: budget.and_then(|_| budget_note(method, rows, tokens)),
+        })
+    }
+
+    /// The ledger that [`Engine::ask`] will report for such a question.
+    ///
+    /// # Errors
+    /// As [`Engine::estimate`].
+    pub fn expected_ledger(
+        &self,
+        tokens: usize,
+        method: &Method,
+        budget: Option<Budget>,
+        room: usize,
+    ) -> Result<MemoryLedger, EngineError> {
+        let (sizes, _) = self.sizes(tokens, method, budget, room)?;
+        Ok(self.ledger_of(&sizes, room))
+    }
+
+    fn sizes(
+        &self,
+        tokens: usize,
+        method: &Method,
+        budget: Option<Budget>,
+        room: usize,
+    ) -> Result<(Sizes, usize), EngineError> {
+        let mut policy = method.build()?;
+        let rows = self.budget_rows(budget, tokens)?;
+        let room = self.room(tokens, room);
+        let sizes = Sizes::new(self.model(), &mut *policy, tokens, rows, room, CHUNK)?;
+        Ok((sizes, rows))
+    }
+
+    fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {
+        let model = self.model();
+        // A table is the same number of bytes for every position.
+        let a_position = RopeTable::new(model.config(), 1).bytes();
+        MemoryLedger {
+            rope: a_position * (sizes.tokens + self.room(sizes.tokens, room)) as u64,
+            decode: decode::scratch_bytes(model, sizes.max_capacity()),
+            ..sizes.ledger(model)
+        }
+    }
+
+    /// Tokens that an answer of `max_tokens` can have after a prompt of `tokens`.
+    pub(crate) fn room(&self, tokens: usize, max_tokens: usize) -> usize {
+        max_tokens.min(self.model().config().context.saturating_sub(tokens))
+    }
+}
+
+/// What a person should know of a budget that was given, of `rows` rows for a prompt of `tokens`.
+pub(crate) fn budget_note(method: &Method, rows: usize, tokens: usize) -> Option<String> {
+    if method.name == "full" {
+        return Some("full keeps everything; the budget is not used".to_owned());
+    }
+    (rows >= tokens).then(|| {
+        format!(
+            "the budget of {rows} rows is not smaller than the prompt of {tokens} tokens: everything is kept"
+        )
+    })
+}

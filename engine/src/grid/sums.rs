@@ -1,0 +1,123 @@
+//! Figures over stretches of text: shares of a range, the strip of the whole document, the table of pages.
+
+use std::ops::Range;
+
+use super::MapGrid;
+
+/// One line of a table: how much of a part of the document is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableRow {
+    /// What the part is called.
+    pub name: String,
+    /// Mean share of slots over the part's text, 0 to 1.
+    pub mean: f32,
+    /// The largest share in the part.
+    pub max: f32,
+}
+
+/// A piece of text whose characters are kept equally often: one token with those before it that have no width.
+struct Piece {
+    range: Range<u64>,
+    /// Slots that keep it.
+    kept: u32,
+}
+
+impl MapGrid {
+    /// `[rows, 2]`: mean and largest share per row, 0 to 255 for 0 to 100 %. Every row covers an equal share of the text; a
+    /// token counts as largest in every row it touches. What is kept at all is at least 1 in the largest, so that it can be seen.
+    pub fn strip(&self, rows: usize, layer: Option<usize>) -> Vec<u8> {
+        let mut out = vec![0u8; rows * 2];
+        let length = u64::from(self.ends16.last().copied().unwrap_or(0));
+        let slots = self.slots(layer);
+        if length == 0 || slots == 0 || rows == 0 {
+            return out;
+        }
+        // In units of which a row has `length` and a UTF-16 code unit has `rows`: nothing is rounded.
+        let scale = rows as u64;
+        let mut sums = vec![0u128; rows];
+        let mut most = vec![0u32; rows];
+        for piece in self.pieces(0, layer).filter(|piece| piece.kept > 0) {
+            let (start, end) = (piece.range.start * scale, piece.range.end * scale);
+            for row in start / length..end.div_ceil(length).min(scale) {
+                let overlap = end.min((row + 1) * length) - start.max(row * length);
+                sums[row as usize] += u128::from(overlap) * u128::from(piece.kept);
+                most[row as usize] = most[row as usize].max(piece.kept);
+            }
+        }
+        for (row, pair) in out.chunks_exact_mut(2).enumerate() {
+            let mean = sums[row] as f64 / (length as f64 * f64::from(slots));
+            let max = f64::from(most[row]) / f64::from(slots);
+            pair[0] = (mean * 255.0).round() as u8;
+            pair[1] = ((max * 255.0).round() as u8).max(u8::from(most[row] > 0));
+        }
+        out
+    }
+
+    /// Mean share of slots over the text in `range16`, and the largest share in it, 0 to 1.
+    pub fn share_of(&self, range16: Range<u32>) -> (f32, f32) {
+        let slots = self.slots(None);
+        let range = u64::from(range16.start)..u64::from(range16.end);
+        if slots == 0 || range.is_empty() {
+            return (0.0, 0.0);
+        }
+        let first = self.ends16.partition_point(|&end| end <= range16.start);
+        let (mut sum, mut most) = (0u64, 0);
+        for piece in self
+            .pieces(first, None)
+            .take_while(|piece| piece.range.start < range.end)
+        {
+            let overlap = piece.range.end.min(range.end) - piece.range.start.max(range.start);
+            sum += overlap * u64::from(piece.kept);
+            most = most.max(piece.kept);
+        }
+        let mean = sum as f64 / ((range.end - range.start) as f64 * f64::from(slots));
+        (
+            mean as f32,
+            (f64::from(most) / f64::from(slots)).min(1.0) as f32,
+        )
+    }
+
+    /// [`MapGrid::share_of`] for named parts of the document.
+    pub fn table(&self, parts: &[(String, Range<u32>)]) -> Vec<TableRow> {
+        parts
+            .iter()
+            .map(|(name, range)| {
+                let (mean, max) = self.share_of(range.clone());
+                TableRow {
+                    name: name.clone(),
+                    mean,
+                    max,
+                }
+            })
+            .collect()
+    }
+
+    /// The pieces from the one that ends with token `first` on; `first` has a width, or there is none.
+    fn pieces(&self, first: usize, layer: Option<usize>) -> impl Iterator<Item = Piece> + '_ {
+        let plane = layer.and_then(|layer| self.plane(layer));
+        let count = move |token: usize| match (layer, plane) {
+            (None, _) => u32::from(self.totals[token]),
+            (Some(_), Some(plane)) => u32::from(plane[token]),
+            (Some(_), None) => 0,
+        };
+        let width = |token: usize| self.range16(token).is_some_and(|range| !range.is_empty());
+        let mut token = first;
+        while token > 0 && !width(token - 1) {
+            token -= 1;
+        }
+        std::iter::from_fn(move || {
+            let mut kept = 0;
+            loop {
+                let range = self.range16(token)?;
+                kept = kept.max(count(token));
+                token += 1;
+                if !range.is_empty() {
+                    return Some(Piece {
+                        range: u64::from(range.start)..u64::from(range.end),
+                        kept,
+                    });
+                }
+            }
+        })
+    }
+}

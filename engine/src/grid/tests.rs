@@ -1,0 +1,229 @@
+//! The map against the slow and obvious way, over drawn maps; characters of several tokens; bytes that are no map.
+
+use super::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// A drawn map, and `[units][layers + 1]`: per UTF-16 unit the kept slots of every layer, then of all.
+fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
+    let layers = random.random_range(1..4);
+    let kv_heads = random.random_range(1..5);
+    let tokens = random.random_range(0..30);
+    let mut end = 0;
+    let mut ends16 = Vec::new();
+    for token in 0..tokens {
+        // The last token completes its character.
+        let least = u32::from(token + 1 == tokens);
+        end += random.random_range(least..4);
+        ends16.push(end);
+    }
+    let mut grid = MapGrid::new(layers, kv_heads, ends16.clone());
+    let mut planes = vec![vec![0u8; tokens]; layers];
+    for (layer, plane) in planes.iter_mut().enumerate() {
+        if random.random_bool(0.8) {
+            // Twice: what was set before is replaced.
+            for _ in 0..2 {
+                plane.fill_with(|| match random.random_bool(0.3) {
+                    true => random.random_range(0..=kv_heads as u8),
+                    false => 0,
+                });
+                grid.set_layer(layer, plane).unwrap();
+            }
+        }
+    }
+    let mut units = Vec::new();
+    let mut start = 0;
+    let mut waiting = vec![0u32; layers + 1];
+    for (token, &end) in ends16.iter().enumerate() {
+        for layer in 0..layers {
+            waiting[layer] = waiting[layer].max(u32::from(planes[layer][token]));
+        }
+        let all: u32 = planes.iter().map(|plane| u32::from(plane[token])).sum();
+        waiting[layers] = waiting[layers].max(all);
+        if end > start {
+            units.extend(vec![waiting.clone(); (end - start) as usize]);
+            waiting.fill(0);
+        }
+        start = end;
+    }
+    (grid, units)
+}
+
+#[test]
+fn strips_and_shares_are_those_of_the_slow_way() {
+    let mut random = StdRng::seed_from_u64(3);
+    for _ in 0..400 {
+        let (grid, units) = drawn(&mut random);
+        let length = units.len();
+        for layer in (0..grid.layers()).map(Some).chain([None]) {
+            let slots = f64::from(grid.slots(layer));
+            let at = layer.unwrap_or(grid.layers());
+            let rows = random.random_range(1..40);
+            let strip = grid.strip(rows, layer);
+            assert_eq!(strip.len(), rows * 2);
+            for row in 0..rows {
+                let edge = |row: usize| row as f64 * length as f64 / rows as f64;
+                let (start, end) = (edge(row), edge(row + 1));
+                let (mut sum, mut most) = (0.0, 0);
+                for (unit, kept) in units.iter().enumerate() {
+                    let overlap = end.min(unit as f64 + 1.0) - start.max(unit as f64);
+                    if overlap > 1e-9 {
+                        sum += overlap * f64::from(kept[at]);
+                        most = most.max(kept[at]);
+                    }
+                }
+                let (mean, max) = match slots > 0.0 && length > 0 {
+                    true => (sum / (end - start) / slots, f64::from(most) / slots),
+                    false => (0.0, 0.0),
+                };
+                assert!((f64::from(strip[2 * row]) - mean * 255.0).abs() <= 0.5001);
+                assert!((f64::from(strip[2 * row + 1]) - max * 255.0).abs() <= 0.5001);
+            }
+        }
+        let all = grid.layers();
+        let slots = f64::from(grid.slots(None).max(1));
+        let start = random.random_range(0..=length);
+        let end = random.random_range(start..=length);
+        let kept: Vec<u32> = units[start..end].iter().map(|unit| unit[all]).collect();
+        let mean = kept.iter().sum::<u32>() as f64 / (end - start).max(1) as f64 / slots;
+        let max = f64::from(kept.iter().copied().max().unwrap_or(0)) / slots;
+        let found = grid.share_of(start as u32..end as u32);
+        assert!((f64::from(found.0) - mean).abs() < 1e-6, "{found:?} {mean}");
+        assert!((f64::from(found.1) - max).abs() < 1e-6, "{found:?} {max}");
+        let table = grid.table(&[("page 1".to_owned(), start as u32..end as u32)]);
+        assert_eq!(
+            (table[0].name.as_str(), table[0].mean, table[0].max),
+            ("page 1", found.0, found.1)
+        );
+    }
+}
+
+#[test]
+fn counts_are_sums_of_the_layers_that_have_arrived() {
+    let mut grid = MapGrid::new(3, 2, vec![1, 2, 5]);
+    assert_eq!((grid.layers_done(), grid.slots(None)), (0, 0));
+    assert_eq!(grid.share_of(0..5), (0.0, 0.0));
+    grid.set_layer(1, &[2, 0, 1]).unwrap();
+    assert_eq!((grid.layers_done(), grid.slots(None)), (1, 2));
+    assert_eq!(
+        grid.share_of(0..1),
+        (1.0, 1.0),
+        "of the layers that are there"
+    );
+    grid.set_layer(2, &[0, 0, 2]).unwrap();
+    assert_eq!(grid.counts(None), [2, 0, 3]);
+    assert_eq!(grid.counts(Some(1)), [2, 0, 1]);
+    assert_eq!(grid.counts(Some(0)), [0, 0, 0]);
+    assert_eq!((grid.slots(Some(1)), grid.slots(Some(0))), (2, 0));
+    let token = grid.token(2).unwrap();
+    assert_eq!((token.start16, token.end16), (2, 5));
+    assert_eq!((token.kept, token.slots), (3, 4));
+    assert_eq!(token.per_layer, [0, 1, 2]);
+    assert_eq!(grid.token(3), None);
+}
+
+#[test]
+fn a_layer_that_does_not_fit_changes_nothing() {
+    let mut grid = MapGrid::new(1, 2, vec![1, 2]);
+    grid.set_layer(0, &[1, 2]).unwrap();
+    let before = grid.clone();
+    assert!(grid.set_layer(1, &[0, 0]).is_err());
+    assert!(grid.set_layer(0, &[0]).is_err());
+    assert!(grid.set_layer(0, &[0, 3]).is_err());
+    assert_eq!(grid, before);
+}
+
+#[test]
+fn a_single_kept_token_of_a_long_document_is_seen() {
+    let tokens = 100_000;
+    let mut grid = MapGrid::new(40, 10, (1..=tokens).map(|i| i * 4).collect());
+    let mut one = vec![0; tokens as usize];
+    one[77_777] = 1;
+    for layer in 0..40 {
+        grid.set_layer(layer, &vec![0; tokens as usize]).unwrap();
+    }
+    grid.set_layer(7, &one).unwrap();
+    let strip = grid.strip(500, None);
+    let rows: Vec<usize> = (0..500).filter(|&row| strip[2 * row + 1] > 0).collect();
+    assert_eq!(rows, [77_777 * 500 / tokens as usize]);
+    assert_eq!(strip[2 * rows[0] + 1], 1);
+}
+
+#[test]
+fn ends_count_utf16_and_broken_characters_have_no_width() {
+    let spans = |ends: &[u32]| -> Vec<Range<u32>> {
+        let mut start = 0;
+        ends.iter()
+            .map(|&end| std::mem::replace(&mut start, end)..end)
+            .collect()
+    };
+    assert_eq!(ends16("aé😀b", &spans(&[1, 3, 5, 7, 8])), [1, 2, 2, 4, 5]);
+    assert_eq!(
+        ends16("é", &spans(&[1, 2])),
+        [0, 1],
+        "the first token too may be a part"
+    );
+    assert_eq!(
+        ends16("a😀b", &spans(&[3, 6])),
+        [1, 4],
+        "a part after a whole character"
+    );
+    assert_eq!(ends16("", &[]), []);
+    // A character is as kept as its most kept token.
+    let mut grid = MapGrid::new(1, 1, vec![1, 2, 2, 4, 5]);
+    grid.set_layer(0, &[0, 0, 1, 0, 0]).unwrap();
+    assert_eq!(grid.share_of(2..4), (1.0, 1.0));
+    assert_eq!(grid.share_of(3..4), (1.0, 1.0));
+    assert_eq!(grid.share_of(0..2), (0.0, 0.0));
+    assert_eq!(grid.strip(5, None), [0, 0, 0, 0, 255, 255, 255, 255, 0, 0]);
+}
+
+#[test]
+fn an_empty_document_has_an_empty_map() {
+    let mut grid = MapGrid::new(2, 2, Vec::new());
+    grid.set_layer(0, &[]).unwrap();
+    assert_eq!(grid.strip(3, None), [0; 6]);
+    assert_eq!(grid.strip(0, None), []);
+    assert_eq!(grid.share_of(0..9), (0.0, 0.0));
+    assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Ok(grid));
+}
+
+#[test]
+fn maps_come_back_from_their_bytes() {
+    let mut random = StdRng::seed_from_u64(5);
+    for _ in 0..200 {
+        let (grid, _) = drawn(&mut random);
+        assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Ok(grid));
+    }
+}
+
+#[test]
+fn bytes_that_are_no_map_are_refused() {
+    let mut random = StdRng::seed_from_u64(7);
+    let (grid, _) = (0..)
+        .map(|_| drawn(&mut random))
+        .find(|(grid, _)| grid.tokens() > 9 && grid.layers_done() > 1)
+        .unwrap();
+    let bytes = grid.to_bytes();
+    for end in 0..bytes.len() {
+        assert!(MapGrid::from_bytes(&bytes[..end]).is_err(), "cut at {end}");
+    }
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        assert!(MapGrid::from_bytes(&changed).is_err(), "changed at {at}");
+    }
+    assert_eq!(MapGrid::from_bytes(b""), Err(GridBytesError::NotAMap));
+    assert_eq!(
+        MapGrid::from_bytes(b"KMAP\x09"),
+        Err(GridBytesError::Version(9))
+    );
+    // A right sum over drawn fields: nothing panics, nothing huge is allocated.
+    for _ in 0..2000 {
+        let mut drawn = b"KMAP\x01".to_vec();
+        drawn.extend((0..random.random_range(0..40)).map(|_| random.random::<u8>()));
+        let sum = packed::checksum(&drawn);
+        drawn.extend(sum.to_le_bytes());
+        let _ = MapGrid::from_bytes(&drawn);
+    }
+}

@@ -1,0 +1,18 @@
+//! What `kept-worker` and the window say to each other: frames ([`Frame`]) that hold messages ([`Request`], [`Reply`]) or bytes.
+//!
+//! Not here: who answers. The worker is `bin/kept-worker.rs`; the window has a reader of its own on the same header
+//! functions, since it reads without blocking.
+
+mod frame;
+mod message;
+
+pub use frame::{
+    Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
+    write_frame,
+};
+pub use message::{
+    AnswerFacts, DocumentInfo, Failure, MethodChoice, MethodFacts, ModelFacts, PageInfo,
+    ParameterFacts, Reply, Request, SourceInfo,
+};
+
+pub use crate::{Estimate, Finish, MemoryNow, Phase, Progress};

@@ -1,0 +1,130 @@
+//! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
+//! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
+
+use kept_models::{LayerPass, Model};
+use kept_policies::{ModelShape, Policy, PolicyError, Positions, PromptShape, Window};
+
+use crate::MemoryLedger;
+
+/// The sizes of one reading.
+pub(crate) struct Sizes {
+    /// Tokens of the prompt.
+    pub(crate) tokens: usize,
+    /// Tokens that run through a layer together.
+    pub(crate) chunk: usize,
+    /// `[layers]`: rows per kv head that the method may keep.
+    pub(crate) rows: Vec<usize>,
+    /// `[layers]`: the window that the method observes, where it observes one.
+    pub(crate) windows: Vec<Option<Window>>,
+    /// `[layers]`: slots per kv head, room for the answer included.
+    pub(crate) capacities: Vec<usize>,
+    /// Where kept rows stand.
+    pub(crate) positions: Positions,
+    shape: ModelShape,
+    width: usize,
+}
+
+impl Sizes {
+    /// The sizes for a prompt of `tokens` tokens under `policy` and a `budget`, with `room` for the answer. Calls
+    /// [`Policy::rows`] and then [`Policy::needs`], as a reading begins.
+    pub(crate) fn new(
+        model: &Model,
+        policy: &mut dyn Policy,
+        tokens: usize,
+        budget: usize,
+        room: usize,
+        chunk: usize,
+    ) -> Result<Self, PolicyError> {
+        let shape = crate::prefill::shape_of(model);
+        let rows = policy.rows(&shape, &PromptShape { tokens }, budget)?;
+        let window = |layer: usize, rows: usize| {
+            let asked = policy.needs(layer).window;
+            asked.filter(|_| tokens > rows).map(|window| Window {
+                rows: window.rows.min(tokens),
+                ..window
+            })
+        };
+        let windows = (0..shape.layers).map(|l| window(l, rows[l])).collect();
+        let evicts = policy.evicts_at_decode();
+        let capacity = |&rows: &usize| match evicts {
+            true => (tokens + room).min(rows.max(1) + 1),
+            false => tokens.min(rows) + room,
+        };
+        Ok(Self {
+            tokens,
+            chunk: chunk.clamp(1, tokens.max(1)),
+            windows,
+            capacities: rows.iter().map(capacity).collect(),
+            rows,
+            positions: policy.positions(),
+            shape,
+            width: model.config().width,
+        })
+    }
+
+    /// Floats of `[n, width]`: the residual stream.
+    pub(crate) fn residual(&self) -> usize {
+        self.tokens * self.width
+    }
+
+    /// Floats of `[chunk, q_heads, head_dim]`: queries, and attention's output.
+    pub(crate) fn q(&self) -> usize {
+        self.chunk * self.q_width()
+    }
+
+    /// Floats of `[chunk, kv_heads, head_dim]`: keys or values of a chunk.
+    pub(crate) fn kv(&self) -> usize {
+        self.chunk * self.shape.kv_heads * self.shape.head_dim
+    }
+
+    /// Floats of `[w, q_heads, head_dim]`: queries of the largest window.
+    pub(crate) fn window_queries(&self) -> usize {
+        let rows = self.windows.iter().flatten().map(|w| w.rows).max();
+        rows.unwrap_or(0) * self.q_width()
+    }
+
+    /// Floats of `[q_heads, n]`: what a window sees.
+    pub(crate) fn window_scores(&self) -> usize {
+        match self.windows.iter().any(Option::is_some) {
+            true => self.shape.q_heads * self.tokens,
+            false => 0,
+        }
+    }
+
+    /// Slots of the fullest layer.
+    pub(crate) fn max_capacity(&self) -> usize {
+        self.capacities.iter().copied().max().unwrap_or(0)
+    }
+
+    /// `[layers]`: rows per kv head that are kept of the prompt.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
+        self.rows.iter().map(|rows| self.tokens.min(*rows))
+    }
+
+    /// The ledger as it will stand after reading; `decode` and `rope` are not reading's.
+    pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
+        let float = size_of::<f32>();
+        let row = self.shape.head_dim * 2 * float;
+        // Beside each row its position, and its rank where positions are re-assigned.
+        let beside = match self.positions {
+            Positions::Original => size_of::<u32>(),
+            Positions::Reassigned => 2 * size_of::<u32>(),
+        };
+        let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
+        let chunk = 2 * self.q() + 2 * self.kv() + self.window_queries() + self.window_scores();
+        MemoryLedger {
+            weights: model.weights_bytes(),
+            layer_tiles: model.layer_tiles_bytes(),
+            layer_kv: (self.tokens * self.shape.kv_heads * row) as u64,
+            residual: (self.residual() * float) as u64,
+            activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
+            rope: 0,
+            kept_rows: (slots * (row + beside)) as u64,
+            decode: 0,
+        }
+    }
+
+    fn q_width(&self) -> usize {
+        self.shape.q_heads * self.shape.head_dim
+    }
+}
