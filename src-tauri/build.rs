@@ -1,3 +1,32 @@
+//! Lists the commands one by one, so that `capabilities/main.json` can allow them one by one and nothing else can be called.
+
 fn main() {
-    tauri_build::build();
+    let commands = &[
+        "subscribe",
+        "snapshot",
+        "document_text",
+        "choose_document",
+        "open_sample",
+        "close_document",
+        "choose_model",
+        "save_settings",
+        "save_draft",
+        "estimate",
+        "ask",
+        "stop",
+        "clear_conversation",
+        "restart_worker",
+        "map_ends",
+        "map_counts",
+        "map_strip",
+        "map_token",
+        "map_table",
+        "report",
+    ];
+    let manifest = tauri_build::AppManifest::new().commands(commands);
+    let attributes = tauri_build::Attributes::new().app_manifest(manifest);
+    if let Err(error) = tauri_build::try_build(attributes) {
+        println!("cargo::error={error:#}");
+        std::process::exit(1);
+    }
 }

@@ -1,9 +1,20 @@
-//! The window.
+//! The window: commands, events and what survives a restart. The engine runs in kept-worker.
+//!
+//! [`desk`] is the state and decides everything; [`worker`] supervises the engine's process; [`store`] keeps what survives
+//! a restart; [`wiring`] carries between them; [`commands`], [`drop`] and [`window`] are the thin side towards Tauri. What is
+//! absent: models, methods, documents' formats. This crate computes nothing about them.
 
-/// Opens the window.
-pub fn run() {
-    tauri::Builder::default()
-        .plugin(tauri_plugin_dialog::init())
-        .run(tauri::generate_context!())
-        .expect("window");
-}
+pub mod arguments;
+pub mod commands;
+pub mod contract;
+pub mod desk;
+pub mod drop;
+mod machine;
+mod map_views;
+mod offsets;
+mod sample;
+pub mod sentences;
+pub mod store;
+pub mod window;
+pub mod wiring;
+pub mod worker;

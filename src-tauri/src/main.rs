@@ -1,4 +1,85 @@
-//! The desktop app.
-fn main() {
-    kept_app::run();
+//! The desktop app: reads the command line, then opens the window. Everything else is in the library.
+
+#![cfg_attr(not(debug_assertions), windows_subsystem = "windows")]
+
+use std::process::ExitCode;
+
+use kept_app::arguments::{self, CommandLine};
+use kept_app::window;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+
+fn main() -> ExitCode {
+    let folder = std::env::current_dir().unwrap_or_default();
+    let arguments = match arguments::parse(std::env::args_os().skip(1), &folder) {
+        Ok(CommandLine::Window(arguments)) => arguments,
+        Ok(CommandLine::Help) => return print(arguments::HELP),
+        Ok(CommandLine::Version) => {
+            return print(concat!("kept-app ", env!("CARGO_PKG_VERSION"), "\n"));
+        }
+        Err(error) => return refuse(&error, 2),
+    };
+    if let Err(error) = start_log() {
+        return refuse(&error, 2);
+    }
+    #[cfg(target_os = "linux")]
+    with_safe_renderer();
+    match window::run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&error.to_string(), 1),
+    }
+}
+
+/// `KEPT_LOG=kept=debug` shows more on standard error; by default warnings. Only our own are ever shown: a library that carries the
+/// document may log its words.
+fn start_log() -> Result<(), String> {
+    let asked = std::env::var_os("KEPT_LOG").filter(|asked| !asked.is_empty());
+    let asked = asked.map_or("warn".into(), |asked| asked.to_string_lossy().into_owned());
+    let filter = EnvFilter::try_new(&asked).map_err(|_| {
+        format!("KEPT_LOG={asked} is not understood; write for example KEPT_LOG=kept_app=debug")
+    })?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_filter(filter_fn(|metadata| metadata.target().starts_with("kept")));
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .init();
+    Ok(())
+}
+
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn refuse(error: &str, code: u8) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(code)
+}
+
+/// Starts this program again with WebKit's DMA-BUF renderer off, unless the person has set it either way: with many drivers the window
+/// stays blank with it. WebKit's own processes read the variable from the environment, which only a new program can be given.
+#[cfg(target_os = "linux")]
+fn with_safe_renderer() {
+    use std::os::unix::process::CommandExt;
+    const VARIABLE: &str = "WEBKIT_DISABLE_DMABUF_RENDERER";
+    if std::env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let mut words = std::env::args_os();
+    let error = match std::env::current_exe() {
+        Ok(program) => {
+            let mut command = std::process::Command::new(program);
+            if let Some(name) = words.next() {
+                command.arg0(name);
+            }
+            command.args(words).env(VARIABLE, "1").exec()
+        }
+        Err(error) => error,
+    };
+    tracing::warn!(%error, "the window opens with WebKit's own choice of renderer");
 }

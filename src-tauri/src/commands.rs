@@ -1,0 +1,243 @@
+//! The commands of the page, one by one, as `ui/src/lib/contract.ts` lists them. Thin: each asks the desk and answers.
+//!
+//! The page can name no path. An error is one sentence for the person. Bytes go as raw responses, which arrive as `ArrayBuffer`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tauri::ipc::{Channel, Response};
+use tauri::{AppHandle, Manager, Runtime, State};
+use tauri_plugin_dialog::{DialogExt, FilePath};
+
+use crate::contract::{AppEvent, Estimate, Settings, Snapshot, TableRow, TokenSlots};
+use crate::desk::{self, Desk};
+use crate::drop::whole;
+use crate::map_views;
+use crate::wiring::Wiring;
+
+type Desktop<'a> = State<'a, Arc<Wiring>>;
+
+/// The tallest strip that can be asked for, in rows.
+const MOST_STRIP_ROWS: usize = 16_384;
+/// The longest report of the page that is logged, in characters.
+const LONGEST_REPORT: usize = 2_000;
+
+/// The page listens from now on.
+#[tauri::command]
+pub async fn subscribe(wiring: Desktop<'_>, channel: Channel<AppEvent>) -> Result<(), String> {
+    wiring.subscribe(Box::new(move |event| {
+        if let Err(error) = channel.send(event) {
+            tracing::warn!(%error, "the page does not listen");
+        }
+    }));
+    Ok(())
+}
+
+/// Everything, for a page that has just loaded.
+#[tauri::command]
+pub async fn snapshot(wiring: Desktop<'_>) -> Result<Snapshot, String> {
+    Ok(wiring.with(Desk::snapshot))
+}
+
+/// The document's text, UTF-8.
+#[tauri::command]
+pub async fn document_text(wiring: Desktop<'_>, id: u64) -> Result<Response, String> {
+    let document = wiring.with(|desk| desk.document().cloned());
+    match document.filter(|document| document.id == id) {
+        Some(document) => Ok(Response::new(document.text.as_bytes().to_vec())),
+        None => Err("That document is no longer open.".to_owned()),
+    }
+}
+
+/// One dialog at a time.
+#[derive(Default)]
+pub struct DialogOpen(AtomicBool);
+
+/// Opens the system's dialog; what is picked goes to `open`.
+fn pick<R: Runtime>(
+    app: &AppHandle<R>,
+    title: &str,
+    filters: &[(&str, &[&str])],
+    open: fn(&mut Desk, std::path::PathBuf),
+) {
+    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let mut dialog = app.dialog().file().set_title(title);
+    for (name, extensions) in filters {
+        dialog = dialog.add_filter(*name, extensions);
+    }
+    if let Some(window) = app.get_webview_window("main") {
+        dialog = dialog.set_parent(&window);
+    }
+    let app = app.clone();
+    dialog.pick_file(move |picked: Option<FilePath>| {
+        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
+        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
+            app.state::<Arc<Wiring>>()
+                .with(|desk| open(desk, whole(path)));
+        }
+    });
+}
+
+/// Opens the system's dialog for a document.
+#[tauri::command]
+pub async fn choose_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+    pick(&app, "Open a document", &[], Desk::open_path);
+    Ok(())
+}
+
+/// Opens the sample.
+#[tauri::command]
+pub async fn open_sample(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::open_sample);
+    Ok(())
+}
+
+/// Back to the empty state.
+#[tauri::command]
+pub async fn close_document(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::close_document);
+    Ok(())
+}
+
+/// Opens the system's dialog for a model.
+#[tauri::command]
+pub async fn choose_model<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+    let filters: &[(&str, &[&str])] =
+        &[("Models (GGUF)", &["gguf", "GGUF"]), ("All files", &["*"])];
+    pick(&app, "Open a model", filters, Desk::choose_model_file);
+    Ok(())
+}
+
+/// Takes new settings, whole or not at all.
+#[tauri::command]
+pub async fn save_settings(wiring: Desktop<'_>, settings: Settings) -> Result<Settings, String> {
+    wiring.with(|desk| desk.save_settings(settings))
+}
+
+/// Keeps what is typed and not sent. Not async, so that drafts stay in order.
+#[tauri::command]
+pub fn save_draft(wiring: Desktop<'_>, text: String) {
+    wiring.with(|desk| desk.save_draft(text));
+}
+
+/// What a question would cost.
+#[tauri::command]
+pub async fn estimate(
+    wiring: Desktop<'_>,
+    method: String,
+    budget: Option<String>,
+) -> Result<Estimate, String> {
+    let answer = wiring.with(|desk| desk.estimate(&method, budget))?;
+    let mut estimate = answer
+        .await
+        .map_err(|_| "The engine has ended before it answered.".to_owned())??;
+    (estimate.memory.available, estimate.memory.total) = crate::machine::memory();
+    Ok(estimate)
+}
+
+/// Asks; the turn's id.
+#[tauri::command]
+pub async fn ask(
+    wiring: Desktop<'_>,
+    question: String,
+    method: String,
+    budget: Option<String>,
+) -> Result<u64, String> {
+    wiring.with(|desk| desk.ask(&question, &method, budget))
+}
+
+/// Stops what runs.
+#[tauri::command]
+pub async fn stop(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(|desk| desk.stop(Instant::now()));
+    Ok(())
+}
+
+/// Forgets the conversation.
+#[tauri::command]
+pub async fn clear_conversation(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::clear_conversation);
+    Ok(())
+}
+
+/// Starts the engine anew.
+#[tauri::command]
+pub async fn restart_worker(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::restart_worker);
+    Ok(())
+}
+
+/// The end of each document token: `[tokens]` u32, little endian.
+#[tauri::command]
+pub async fn map_ends(wiring: Desktop<'_>, turn: u64) -> Result<Response, String> {
+    let map = wiring.map(turn).await?;
+    let ends = desk::lock(&map)
+        .ends16()
+        .iter()
+        .flat_map(|end| end.to_le_bytes())
+        .collect::<Vec<u8>>();
+    Ok(Response::new(ends))
+}
+
+/// Slots that hold each token: `[tokens]` u16, little endian.
+#[tauri::command]
+pub async fn map_counts(
+    wiring: Desktop<'_>,
+    turn: u64,
+    layer: Option<usize>,
+) -> Result<Response, String> {
+    let map = wiring.map(turn).await?;
+    let counts = desk::lock(&map).counts(layer);
+    let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
+    Ok(Response::new(bytes.collect::<Vec<u8>>()))
+}
+
+/// The strip: `[rows * 2]` u8, mean and max; 255 is 100 %.
+#[tauri::command]
+pub async fn map_strip(
+    wiring: Desktop<'_>,
+    turn: u64,
+    rows: usize,
+    layer: Option<usize>,
+) -> Result<Response, String> {
+    let map = wiring.map(turn).await?;
+    let strip = desk::lock(&map).strip(rows.clamp(1, MOST_STRIP_ROWS), layer);
+    Ok(Response::new(strip))
+}
+
+/// One token of a map.
+#[tauri::command]
+pub async fn map_token(wiring: Desktop<'_>, turn: u64, token: usize) -> Result<TokenSlots, String> {
+    let map = wiring.map(turn).await?;
+    let document = wiring.with(|desk| desk.document().cloned());
+    let map = desk::lock(&map);
+    map_views::token(&map, document.as_deref(), token).ok_or_else(|| {
+        format!(
+            "This map has {} tokens; there is no token {token}.",
+            map.tokens()
+        )
+    })
+}
+
+/// The map as a table.
+#[tauri::command]
+pub async fn map_table(
+    wiring: Desktop<'_>,
+    turn: u64,
+    layer: Option<usize>,
+) -> Result<Vec<TableRow>, String> {
+    let map = wiring.map(turn).await?;
+    let document = wiring.with(|desk| desk.document().cloned());
+    let map = desk::lock(&map);
+    Ok(map_views::table(&map, document.as_deref(), layer))
+}
+
+/// An error of the page, for the log.
+#[tauri::command]
+pub async fn report(kind: String, message: String) {
+    let message: String = message.chars().take(LONGEST_REPORT).collect();
+    tracing::error!(target: "kept_page", kind, message, "the page reports");
+}

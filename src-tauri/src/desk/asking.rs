@@ -1,0 +1,411 @@
+//! Questions: asking, what comes back while one runs, stopping, and the end of a turn.
+
+use std::time::Instant;
+
+use kept_engine::protocol::{AnswerFacts, MemoryNow, MethodChoice, Request};
+use tokio::sync::oneshot;
+
+use super::models::{check_method, parse_budget};
+use super::{Desk, Running, Save};
+use crate::contract::{AppEvent, Estimate, Facts, Life, Memory, Progress, Source, Turn, TurnState};
+use crate::sentences::{self, for_window};
+
+impl Desk {
+    /// Whether a question of this conversation runs.
+    pub fn is_running(&self) -> bool {
+        self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some()
+    }
+
+    /// Asks. The turn's id, or why not, in one sentence.
+    pub fn ask(
+        &mut self,
+        question: &str,
+        method: &str,
+        budget: Option<String>,
+    ) -> Result<u64, String> {
+        let question = question.trim();
+        if question.is_empty() {
+            return Err(sentences::EMPTY_QUESTION.to_owned());
+        }
+        let document = self.ready_for_questions()?;
+        if self.is_running() {
+            return Err(sentences::BUSY.to_owned());
+        }
+        check_method(method)?;
+        parse_budget(budget.as_deref())?;
+        let id = self.next_turn;
+        self.next_turn += 1;
+        let model = &self.settings.model;
+        let label = self.models.iter().find(|m| m.choice.id == *model);
+        let turn = Turn {
+            id,
+            question: question.to_owned(),
+            answer: String::new(),
+            state: TurnState::Asked,
+            error: None,
+            method: method.to_owned(),
+            budget: budget.clone(),
+            model: label.map_or_else(String::new, |m| m.choice.label.clone()),
+            sources: Vec::new(),
+            facts: None,
+            has_map: false,
+        };
+        self.turns.push(turn.clone());
+        self.save(Save::Turn {
+            document,
+            turn: Box::new(turn.clone()),
+        });
+        self.tell(AppEvent::Turn { turn });
+        let ticket = self.ticket();
+        let request = Request::Ask {
+            ticket,
+            question: question.to_owned(),
+            method: choice(method),
+            budget,
+            max_tokens: self.settings.max_tokens,
+            temperature: 0.0,
+            seed: 0,
+        };
+        if self.running.is_some() {
+            // The question of a conversation that is gone is still ending.
+            self.held = Some(request);
+        } else {
+            self.start(request, ticket, id);
+        }
+        Ok(id)
+    }
+
+    fn start(&mut self, request: Request, ticket: u64, turn: u64) {
+        self.running = Some(Running {
+            ticket,
+            turn: Some(turn),
+            progress: None,
+            newest: None,
+        });
+        self.say(request, None);
+    }
+
+    /// The document's id, if a question can be asked about it now.
+    fn ready_for_questions(&self) -> Result<u64, String> {
+        let Some(document) = &self.document else {
+            return Err(sentences::NO_DOCUMENT.to_owned());
+        };
+        match self.worker.state {
+            Life::Ready => {}
+            Life::Failed => return Err(sentences::ENGINE_FAILED.to_owned()),
+            Life::Starting | Life::Restarting => {
+                return Err(sentences::ENGINE_STARTING.to_owned());
+            }
+        }
+        match (&self.model, &self.model_error) {
+            (Some(_), _) => {}
+            (None, Some(error)) => return Err(error.clone()),
+            (None, None) => return Err(sentences::MODEL_OPENING.to_owned()),
+        }
+        match &document.too_long {
+            Some(sentence) => Err(sentence.clone()),
+            None => Ok(document.id),
+        }
+    }
+
+    /// What a question would cost; the receiver gets the answer.
+    pub fn estimate(
+        &mut self,
+        method: &str,
+        budget: Option<String>,
+    ) -> Result<oneshot::Receiver<Result<Estimate, String>>, String> {
+        self.ready_for_questions()?;
+        check_method(method)?;
+        parse_budget(budget.as_deref())?;
+        let ticket = self.ticket();
+        let (send, receive) = oneshot::channel();
+        self.estimates.insert(ticket, send);
+        let method = choice(method);
+        self.say(
+            Request::Estimate {
+                ticket,
+                method,
+                budget,
+            },
+            None,
+        );
+        Ok(receive)
+    }
+
+    /// Stops the question that runs, or else the file that is being opened.
+    pub fn stop(&mut self, now: Instant) {
+        if self.held.take().is_some() {
+            if let Some(turn) = self.turns.last().map(|turn| turn.id) {
+                self.end_turn(now, turn, TurnState::Stopped, |_| {});
+            }
+            return;
+        }
+        match &self.running {
+            Some(running) if running.turn.is_some() => {
+                let ticket = running.ticket;
+                self.say(Request::Stop { ticket }, None);
+            }
+            _ => self.stop_opening(),
+        }
+    }
+
+    /// Forgets the conversation; the document stays.
+    pub fn clear_conversation(&mut self) {
+        self.leave_conversation();
+        if let Some(document) = self.document.as_ref().map(|d| d.id) {
+            self.save(Save::NoTurns { document });
+        }
+        self.tell_document();
+    }
+
+    /// What ran belongs to a conversation that is going: it is stopped and its end will not be heard.
+    pub(super) fn leave_conversation(&mut self) {
+        self.held = None;
+        if let Some(running) = &mut self.running
+            && running.turn.take().is_some()
+        {
+            let ticket = running.ticket;
+            self.say(Request::Stop { ticket }, None);
+        }
+        self.thinner.forget();
+        self.turns.clear();
+        self.forget_maps();
+    }
+
+    /// The turn that `ticket` answers, if anyone still wants it.
+    pub(super) fn turn_of(&self, ticket: u64) -> Option<u64> {
+        let running = self.running.as_ref()?;
+        running.turn.filter(|_| running.ticket == ticket)
+    }
+
+    pub(super) fn turn_mut(&mut self, id: u64) -> Option<&mut Turn> {
+        self.turns.iter_mut().rev().find(|turn| turn.id == id)
+    }
+
+    pub(super) fn tell_turn(&mut self, id: u64) {
+        self.flush_text();
+        if let Some(turn) = self.turn_mut(id).map(|turn| turn.clone()) {
+            self.tell(AppEvent::Turn { turn });
+        }
+    }
+
+    pub(super) fn save_turn(&mut self, id: u64) {
+        let document = self.document.as_ref().map(|d| d.id);
+        let turn = self.turn_mut(id).map(|turn| Box::new(turn.clone()));
+        if let (Some(document), Some(turn)) = (document, turn) {
+            self.save(Save::Turn { document, turn });
+        }
+    }
+
+    pub(super) fn set_state(&mut self, id: u64, state: TurnState) {
+        let changed = self.turn_mut(id).filter(|turn| turn.state != state);
+        if let Some(turn) = changed {
+            turn.state = state;
+            self.tell_turn(id);
+        }
+    }
+
+    pub(super) fn text_arrived(&mut self, now: Instant, turn: u64, text: &str) {
+        // First the state: it tells the whole turn, and a piece must reach the page once.
+        self.set_state(turn, TurnState::Answering);
+        if text.is_empty() {
+            return;
+        }
+        if let Some(answered) = self.turn_mut(turn) {
+            answered.answer.push_str(text);
+        }
+        self.thinner.pending.push_str(text);
+        if self.thinner.text.want(now) {
+            self.flush_text();
+        }
+        if self.thinner.saving.want(now) {
+            self.save_turn(turn);
+        }
+    }
+
+    /// Sends the pieces of the answer that wait.
+    pub(super) fn flush_text(&mut self) {
+        self.thinner.text.forget();
+        let text = std::mem::take(&mut self.thinner.pending);
+        let turn = self.running.as_ref().and_then(|running| running.turn);
+        if let (Some(turn), false) = (turn, text.is_empty()) {
+            self.tell(AppEvent::Token { turn, text });
+        }
+    }
+
+    pub(super) fn progressed(&mut self, now: Instant, turn: u64, newest: (Progress, Memory)) {
+        if let Some(running) = &mut self.running {
+            running.progress = Some(newest.0);
+            running.newest = Some(newest);
+        }
+        if newest.0.phase == crate::contract::Phase::Reading {
+            self.set_state(turn, TurnState::Reading);
+        }
+        if self.thinner.progress.want(now) {
+            self.tell_progress();
+        }
+    }
+
+    fn tell_progress(&mut self) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        if let (Some(turn), Some((progress, memory))) = (running.turn, running.newest.take()) {
+            self.tell(AppEvent::Progress {
+                turn,
+                progress,
+                memory,
+            });
+        }
+    }
+
+    /// Something that was held back may be due.
+    pub fn tick(&mut self, now: Instant) {
+        if self.thinner.text.take(now) {
+            self.flush_text();
+        }
+        if self.thinner.progress.take(now) {
+            self.tell_progress();
+        }
+        if self.thinner.map.take(now) {
+            self.tell_map();
+        }
+        if self.thinner.saving.take(now)
+            && let Some(turn) = self.running.as_ref().and_then(|r| r.turn)
+        {
+            self.save_turn(turn);
+        }
+    }
+
+    pub(super) fn answered(&mut self, now: Instant, ticket: u64, answer: AnswerFacts) {
+        if let Some(turn) = self.turn_of(ticket) {
+            if let Some(running) = &mut self.running
+                && let Some(progress) = running.progress
+            {
+                running.newest = Some((progress, memory(&answer.memory)));
+                self.tell_progress();
+            }
+            let state = match answer.finish {
+                kept_engine::Finish::Stopped => TurnState::Stopped,
+                _ => TurnState::Done,
+            };
+            self.running_ended();
+            self.end_turn(now, turn, state, |turn| finish(turn, answer));
+        } else {
+            self.ended_unheard(ticket);
+        }
+    }
+
+    pub(super) fn ask_failed(&mut self, now: Instant, ticket: u64, message: &str, stopped: bool) {
+        if let Some(turn) = self.turn_of(ticket) {
+            self.running_ended();
+            let state = match stopped {
+                true => TurnState::Stopped,
+                false => TurnState::Failed,
+            };
+            self.end_turn(now, turn, state, |turn| {
+                turn.error = (!stopped).then(|| for_window(message));
+            });
+        } else {
+            self.ended_unheard(ticket);
+        }
+    }
+
+    fn ended_unheard(&mut self, ticket: u64) {
+        if self.running.as_ref().is_some_and(|r| r.ticket == ticket) {
+            self.running_ended();
+        }
+    }
+
+    /// The worker is free: what was held goes now.
+    fn running_ended(&mut self) {
+        self.flush_text();
+        self.running = None;
+        let turn = self.turns.last().map(|turn| turn.id);
+        if let (Some(request), Some(turn)) = (self.held.take(), turn)
+            && let Request::Ask { ticket, .. } = request
+        {
+            self.start(request, ticket, turn);
+        }
+    }
+
+    /// The last word on a turn: saved, with its map, and told whole.
+    pub(super) fn end_turn(
+        &mut self,
+        now: Instant,
+        id: u64,
+        state: TurnState,
+        change: impl FnOnce(&mut Turn),
+    ) {
+        self.thinner.forget();
+        let mapped = self.settle_map(id, now);
+        let Some(turn) = self.turn_mut(id) else {
+            return;
+        };
+        change(turn);
+        turn.state = state;
+        turn.has_map = mapped.is_some();
+        self.save_turn(id);
+        if let Some(map) = mapped {
+            self.save(Save::Map { turn: id, map });
+        }
+        self.tell_turn(id);
+    }
+}
+
+fn choice(method: &str) -> MethodChoice {
+    MethodChoice {
+        name: method.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+/// Memory as the page wants it.
+pub(super) fn memory(now: &MemoryNow) -> Memory {
+    Memory {
+        weights: now.weights,
+        kept: now.kept,
+        kept_full: now.kept_full,
+        tables: now.tables,
+        scratch: now.scratch,
+        available: now.available,
+        total: now.total,
+    }
+}
+
+fn finish(turn: &mut Turn, answer: AnswerFacts) {
+    let layers = answer.rows_per_layer.len().max(1);
+    let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
+    let finish = match answer.finish {
+        kept_engine::Finish::End => "end",
+        kept_engine::Finish::Length => "length",
+        kept_engine::Finish::Context => "context",
+        kept_engine::Finish::Stopped => "stopped",
+    };
+    turn.facts = Some(Facts {
+        finish: finish.to_owned(),
+        prompt_tokens: answer.prompt_tokens,
+        answer_tokens: answer.answer_tokens,
+        rows,
+        kept_bytes: answer.kv_bytes,
+        full_bytes: answer.kv_bytes_full,
+        first_token_seconds: answer.first_token_seconds,
+        prefill_seconds: answer.prefill_seconds,
+        decode_seconds: answer.decode_seconds,
+        tokens_per_second: answer.decode_tokens_per_second,
+        notes: answer.notes.iter().map(|note| for_window(note)).collect(),
+    });
+    turn.sources = answer
+        .sources
+        .into_iter()
+        .map(|source| Source {
+            start: source.start16,
+            end: source.end16,
+            page: source.page,
+            text: source.text,
+            weight: source.weight,
+            kept: source.kept,
+        })
+        .collect();
+    turn.answer = answer.text;
+}

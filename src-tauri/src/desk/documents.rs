@@ -1,0 +1,354 @@
+//! The document on the desk: opening, replacing, closing, and its facts in the page's units.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kept_engine::protocol::{DocumentInfo, Request};
+
+use super::{Desk, Effect, Opening, Save};
+use crate::contract::{AppEvent, DocumentFacts, Life, NoticeKind, PageRange, Place};
+use crate::offsets::utf16_offsets;
+use crate::sample;
+use crate::sentences;
+
+/// A document with its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenDocument {
+    /// Changes with every document.
+    pub id: u64,
+    /// What the worker said of it; its pages are in bytes.
+    pub info: DocumentInfo,
+    /// The text.
+    pub text: Arc<str>,
+    /// UTF-16 units of the text.
+    pub length: usize,
+    /// Its pages, in UTF-16 units.
+    pub pages: Vec<PageRange>,
+    /// The sample in the box.
+    pub sample: bool,
+    /// Tokens for the open model.
+    pub tokens: Option<usize>,
+    /// Why the open model cannot read the whole of it.
+    pub too_long: Option<String>,
+}
+
+impl OpenDocument {
+    /// A document as the worker read it. Pages outside the text or inside a character are moved to its nearest boundary below.
+    pub fn new(id: u64, info: DocumentInfo, text: Arc<str>, sample: bool) -> Self {
+        let bytes: Vec<usize> = info
+            .pages
+            .iter()
+            .flat_map(|page| [page.start, page.end])
+            .chain([text.len()])
+            .collect();
+        let units = utf16_offsets(&text, &bytes);
+        let pages = info
+            .pages
+            .iter()
+            .zip(units.chunks_exact(2))
+            .map(|(page, ends)| PageRange {
+                number: page.number,
+                start: ends[0],
+                end: ends[1],
+            })
+            .collect();
+        let length = units.last().copied().unwrap_or(0);
+        Self {
+            id,
+            info,
+            text,
+            length,
+            pages,
+            sample,
+            tokens: None,
+            too_long: None,
+        }
+    }
+
+    /// What the page gets.
+    pub fn facts(&self) -> DocumentFacts {
+        DocumentFacts {
+            id: self.id,
+            name: self.info.name.clone(),
+            kind: self.info.kind.clone(),
+            encoding: self.info.encoding.clone(),
+            source_bytes: self.info.source_bytes,
+            length: self.length,
+            pages: self.pages.clone(),
+            notes: self.info.notes.clone(),
+            tokens: self.tokens,
+            too_long: self.too_long.clone(),
+            sample: self.sample,
+            suggestions: match self.sample {
+                true => sample::suggestions(),
+                false => Vec::new(),
+            },
+        }
+    }
+
+    /// The page that holds the UTF-16 unit `at`.
+    pub fn page_at(&self, at: usize) -> Option<u32> {
+        let after = self.pages.partition_point(|page| page.start <= at);
+        let page = self.pages.get(after.checked_sub(1)?)?;
+        (at < page.end).then_some(page.number)
+    }
+}
+
+/// The ticket that means the document being opened: questions count from 1.
+const STOP_DOCUMENT: u64 = 0;
+
+/// What to show for a path: the file's name.
+pub fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+impl Desk {
+    /// The open document.
+    pub fn document(&self) -> Option<&Arc<OpenDocument>> {
+        self.document.as_ref()
+    }
+
+    /// Opens a file that the person dropped, chose or passed: a model if it is a `.gguf`, else a document. The outcome comes
+    /// as events; what was open stays until the new one is there.
+    pub fn open_path(&mut self, path: PathBuf) {
+        let is_model = path
+            .extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+        if is_model {
+            self.choose_model_file(path);
+        } else {
+            self.open_file(path);
+        }
+    }
+
+    /// Opens a file as the document.
+    pub fn open_file(&mut self, path: PathBuf) {
+        if path.to_str().is_none() {
+            let message = sentences::not_utf8(&path);
+            return self.notice(NoticeKind::Error, Place::Document, message);
+        }
+        if self.worker.state == Life::Failed {
+            let message = sentences::engine_not_running(&file_name(&path));
+            return self.notice(NoticeKind::Error, Place::Document, message);
+        }
+        let name = file_name(&path);
+        self.opening = Some(Opening {
+            path,
+            name: name.clone(),
+        });
+        self.tell(AppEvent::Opening { name: Some(name) });
+        self.send_opening();
+    }
+
+    /// Asks the worker for the file that is to be opened, unless it still reads another one: that one is stopped first.
+    pub(super) fn send_opening(&mut self) {
+        let Some(opening) = &self.opening else { return };
+        if self.worker.state != Life::Ready {
+            return;
+        }
+        match &self.document_in_flight {
+            Some(path) if *path == opening.path => {}
+            Some(_) => self.say(
+                Request::Stop {
+                    ticket: STOP_DOCUMENT,
+                },
+                None,
+            ),
+            None => {
+                let path = opening.path.clone();
+                self.document_in_flight = Some(path.clone());
+                self.say(Request::OpenDocument { path }, None);
+            }
+        }
+    }
+
+    /// Whether the file the worker just answered for is still wanted. If not, the wanted one is sent.
+    fn arrived_wanted(&mut self) -> bool {
+        let answered = self.document_in_flight.take();
+        let wanted = self.opening.as_ref().map(|o| &o.path);
+        let is_wanted = wanted.is_some() && answered.as_ref() == wanted;
+        if !is_wanted {
+            self.send_opening();
+        }
+        is_wanted
+    }
+
+    pub(super) fn document_arrived(&mut self, info: DocumentInfo, text: Arc<str>) {
+        if !self.arrived_wanted() {
+            // The worker now holds what nobody wants; give it back what is on the desk.
+            self.say_document();
+            return;
+        }
+        self.end_opening();
+        let id = self.new_document_id();
+        self.place(OpenDocument::new(id, info, text, false));
+    }
+
+    pub(super) fn document_failed(&mut self, message: String, stopped: bool) {
+        if !self.arrived_wanted() {
+            return;
+        }
+        self.end_opening();
+        if !stopped {
+            self.notice(NoticeKind::Error, Place::Document, message);
+        }
+    }
+
+    pub(super) fn end_opening(&mut self) {
+        if self.opening.take().is_some() {
+            self.tell(AppEvent::Opening { name: None });
+        }
+    }
+
+    /// Opens the sample in the box.
+    pub fn open_sample(&mut self) {
+        self.stop_opening();
+        let id = self.new_document_id();
+        let (info, text) = sample::document();
+        self.place(OpenDocument::new(id, info, text, true));
+        self.say_document();
+    }
+
+    /// Back to the empty state: the document and its conversation are forgotten.
+    pub fn close_document(&mut self) {
+        self.stop_opening();
+        self.leave_conversation();
+        self.document = None;
+        self.save(Save::NoDocument);
+        self.tell_document();
+        self.title();
+    }
+
+    pub(super) fn stop_opening(&mut self) {
+        self.end_opening();
+        if self.document_in_flight.is_some() {
+            self.say(
+                Request::Stop {
+                    ticket: STOP_DOCUMENT,
+                },
+                None,
+            );
+        }
+    }
+
+    /// Puts a document on the desk, in place of the one before and its conversation.
+    fn place(&mut self, document: OpenDocument) {
+        self.leave_conversation();
+        let document = Arc::new(document);
+        self.document = Some(document.clone());
+        self.save(Save::Document(document));
+        self.tell_document();
+        self.title();
+    }
+
+    pub(super) fn tokens_counted(
+        &mut self,
+        tokens: usize,
+        fits: bool,
+        message: Option<String>,
+        context: usize,
+    ) {
+        if self.model.is_none() {
+            return; // of a model that is no longer wanted
+        }
+        let Some(document) = &mut self.document else {
+            return;
+        };
+        let document = Arc::make_mut(document);
+        document.tokens = Some(tokens);
+        document.too_long = match fits {
+            true => None,
+            false => Some(
+                message
+                    .unwrap_or_else(|| sentences::too_long(&document.info.name, tokens, context)),
+            ),
+        };
+        self.tell_document();
+    }
+
+    /// The count was for another model.
+    pub(super) fn forget_tokens(&mut self) {
+        let Some(document) = &mut self.document else {
+            return;
+        };
+        if document.tokens.is_none() && document.too_long.is_none() {
+            return;
+        }
+        let document = Arc::make_mut(document);
+        document.tokens = None;
+        document.too_long = None;
+        self.tell_document();
+    }
+
+    /// Gives the worker the document on the desk.
+    pub(super) fn say_document(&mut self) {
+        if let Some(document) = self.document.clone() {
+            self.say(
+                Request::AdoptDocument {
+                    document: document.info.clone(),
+                },
+                Some(document.text.clone()),
+            );
+        }
+    }
+
+    pub(super) fn tell_document(&mut self) {
+        self.flush_text();
+        let document = self.document.as_ref().map(|d| d.facts());
+        let turns = self.turns.clone();
+        self.tell(AppEvent::Document { document, turns });
+    }
+
+    pub(super) fn title(&mut self) {
+        let title = match &self.document {
+            Some(document) => format!("{} - Kept", document.info.name),
+            None => "Kept".to_owned(),
+        };
+        self.effects.push(Effect::Title(title));
+    }
+
+    fn new_document_id(&mut self) -> u64 {
+        let id = self.next_document;
+        self.next_document += 1;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_engine::protocol::PageInfo;
+
+    #[test]
+    fn pages_are_given_in_utf16_units() {
+        let text: Arc<str> = "aé\u{1F600}b".into(); // bytes 1+2+4+1, units 1+1+2+1
+        let info = DocumentInfo {
+            pages: vec![
+                PageInfo {
+                    number: 1,
+                    start: 0,
+                    end: 3,
+                },
+                PageInfo {
+                    number: 2,
+                    start: 3,
+                    end: 8,
+                },
+            ],
+            ..sample::document().0
+        };
+        let document = OpenDocument::new(1, info, text, false);
+        assert_eq!(document.length, 5);
+        let range = |page: &PageRange| (page.start, page.end);
+        assert_eq!(
+            document.pages.iter().map(range).collect::<Vec<_>>(),
+            [(0, 2), (2, 5)]
+        );
+        assert_eq!(document.page_at(1), Some(1));
+        assert_eq!(document.page_at(2), Some(2));
+        assert_eq!(document.page_at(5), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! The worker's life as the desk sees it: hello, death, giving up, starting anew. Nothing typed or answered is lost in any.
+
+use std::time::Instant;
+
+use kept_engine::protocol;
+
+use super::{Desk, Effect};
+use crate::contract::{
+    AppEvent, Life, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState, WorkerState,
+};
+use crate::sentences;
+
+impl Desk {
+    /// A worker lives and has said hello: it is given the model, the document and the file that was being opened.
+    /// `generation` names this process; requests carry it, so that none meant for an earlier one reaches a later one.
+    pub fn worker_hello(&mut self, generation: u64, methods: Vec<protocol::MethodFacts>) {
+        self.generation = generation;
+        self.methods = methods.into_iter().map(method_facts).collect();
+        let methods = self.methods.clone();
+        self.tell(AppEvent::Methods { methods });
+        self.set_worker(Life::Ready, None);
+        if let Some((place, message)) = self.after_restart.take() {
+            self.notice(NoticeKind::Error, place, message);
+        }
+        self.model_in_flight = None;
+        self.document_in_flight = None;
+        self.send_model();
+        self.say_document();
+        self.send_opening();
+    }
+
+    /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
+    pub fn worker_died(&mut self, now: Instant, what: &str) {
+        let was_asked =
+            self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some();
+        let opened = self.document_in_flight.is_some();
+        let opening = self.opening.as_ref().filter(|_| opened);
+        self.after_restart = Some(match opening {
+            _ if was_asked => (Place::Conversation, sentences::restarted_ask_again(what)),
+            Some(file) => (
+                Place::Document,
+                sentences::restarted_open_again(what, &file.name),
+            ),
+            None => (Place::Conversation, sentences::restarted(what)),
+        });
+        if opened {
+            // The file may be what it died of; a person decides whether to try again.
+            self.end_opening();
+        }
+        self.bury(now, &sentences::restarted_ask_again(what));
+        self.set_worker(
+            Life::Restarting,
+            Some(format!("{what} It is being restarted.")),
+        );
+    }
+
+    /// There is no worker and none will be started until a person asks. `message` is a sentence.
+    pub fn worker_gone(&mut self, now: Instant, message: &str) {
+        self.after_restart = None;
+        if let Some(opening) = &self.opening {
+            let message = sentences::engine_not_running(&opening.name);
+            self.notice(NoticeKind::Error, Place::Document, message);
+            self.end_opening();
+        }
+        self.bury(now, message);
+        self.set_worker(Life::Failed, Some(message.to_owned()));
+    }
+
+    /// Starts the worker anew, by a person's wish.
+    pub fn restart_worker(&mut self) {
+        self.bury(Instant::now(), sentences::RESTARTED_BY_HAND);
+        self.after_restart = None;
+        self.set_worker(Life::Restarting, None);
+        self.effects.push(Effect::RestartWorker);
+    }
+
+    /// Ends what ran in a worker that is no more.
+    fn bury(&mut self, now: Instant, reason: &str) {
+        self.generation = 0;
+        self.model_in_flight = None;
+        self.document_in_flight = None;
+        for (_, waiting) in self.estimates.drain() {
+            // Nobody may be waiting any more.
+            let _ = waiting.send(Err(reason.to_owned()));
+        }
+        let held = self.held.take().is_some();
+        let running = self.running.take().and_then(|running| running.turn);
+        let held = self.turns.last().filter(|_| held).map(|turn| turn.id);
+        if let Some(turn) = held.or(running) {
+            self.end_turn(now, turn, TurnState::Failed, |turn| {
+                turn.error = Some(reason.to_owned());
+            });
+        }
+        self.thinner.forget();
+        if self.model.take().is_some() {
+            self.tell(AppEvent::Model {
+                model: None,
+                error: None,
+            });
+        }
+        self.forget_tokens();
+    }
+
+    fn set_worker(&mut self, state: Life, message: Option<String>) {
+        self.worker = WorkerState { state, message };
+        let worker = self.worker.clone();
+        self.tell(AppEvent::Worker { worker });
+    }
+}
+
+fn method_facts(method: protocol::MethodFacts) -> MethodFacts {
+    MethodFacts {
+        name: method.name,
+        title: method.title,
+        paper: method.paper,
+        keeps: method.keeps,
+        acts: method.acts,
+        positions: method.positions,
+        parameters: method
+            .parameters
+            .into_iter()
+            .map(|parameter| ParameterFacts {
+                name: parameter.name,
+                default: parameter.default,
+                range: parameter.range,
+                meaning: parameter.meaning,
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,373 @@
+//! What lies on the desk: settings, models, the document, the conversation, maps, and what runs now.
+//!
+//! A pure state machine: commands of the page and replies of the worker go in, [`Effect`]s come out. It reads no file,
+//! starts no process, holds no lock and knows no window, so every story can be told in a test. What is absent on purpose:
+//! the engine's work (kept-worker does it) and storage (`store` does it).
+
+mod asking;
+mod documents;
+mod life;
+mod maps;
+mod models;
+mod replies;
+mod thin;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use kept_engine::MapGrid;
+use kept_engine::protocol::Request;
+use tokio::sync::oneshot;
+
+use crate::contract::{
+    AppEvent, Estimate, Life, MethodFacts, ModelChoice, ModelFacts, NoticeKind, Place, Settings,
+    Snapshot, Theme, Turn, WorkerState,
+};
+pub use documents::OpenDocument;
+pub use maps::{MapPlace, lock};
+pub use models::MOST_TOKENS;
+pub use thin::Thinner;
+
+/// A map that is being filled or was loaded; shared with whoever counts over it.
+pub type SharedMap = Arc<Mutex<MapGrid>>;
+
+/// Maps of earlier turns that stay in memory.
+const MAPS_IN_MEMORY: usize = 4;
+
+/// What must happen outside because of what happened on the desk. In order.
+pub enum Effect {
+    /// Tell the page.
+    Page(AppEvent),
+    /// Tell the worker that was alive in this generation (see [`Desk::worker_hello`]).
+    Worker {
+        /// Which process is meant; one that came later does not get it.
+        generation: u64,
+        /// What to say.
+        request: Request,
+        /// Bytes that follow it.
+        bytes: Option<Arc<str>>,
+    },
+    /// End the worker, if it lives, and start it anew.
+    RestartWorker,
+    /// Write to the store.
+    Save(Save),
+    /// The window's title.
+    Title(String),
+    /// The window's theme.
+    Theme(Theme),
+}
+
+/// What is to be written to the store.
+pub enum Save {
+    /// The settings as they are now.
+    Settings(Settings),
+    /// A model file that was chosen and could be opened.
+    Model(ModelEntry),
+    /// A new document, in place of the one before and its conversation.
+    Document(Arc<OpenDocument>),
+    /// No document any more.
+    NoDocument,
+    /// A turn of this document, new or changed.
+    Turn {
+        /// The document.
+        document: u64,
+        /// The turn as it is now.
+        turn: Box<Turn>,
+    },
+    /// The conversation is empty again.
+    NoTurns {
+        /// The document.
+        document: u64,
+    },
+    /// A turn's map.
+    Map {
+        /// The turn.
+        turn: u64,
+        /// The map; taken as it is when it is written.
+        map: SharedMap,
+    },
+    /// What is typed and not sent.
+    Draft(String),
+}
+
+/// A model that can be chosen, with its place, which the page never learns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelEntry {
+    /// What the page gets.
+    pub choice: ModelChoice,
+    /// What the worker gets: a path, or `mini`.
+    pub path: String,
+    /// It has been opened once; one that has not is forgotten when it cannot be.
+    pub opened: bool,
+}
+
+impl ModelEntry {
+    /// The model in the box.
+    pub fn mini() -> Self {
+        Self {
+            choice: ModelChoice {
+                id: kept_engine::MINI.to_owned(),
+                label: kept_engine::MINI.to_owned(),
+                in_box: true,
+            },
+            path: kept_engine::MINI.to_owned(),
+            opened: true,
+        }
+    }
+}
+
+/// What an earlier start left, or nothing.
+#[derive(Default)]
+pub struct Remembered {
+    /// Settings.
+    pub settings: Option<Settings>,
+    /// Model files chosen before.
+    pub models: Vec<ModelEntry>,
+    /// The last document.
+    pub document: Option<OpenDocument>,
+    /// Its conversation; maps stay in the store.
+    pub turns: Vec<Turn>,
+    /// What was typed and not sent.
+    pub draft: String,
+    /// The highest ids ever given, so that none is used twice.
+    pub last_document: u64,
+    /// As `last_document`, for turns.
+    pub last_turn: u64,
+    /// Kept has been started before.
+    pub started_before: bool,
+}
+
+/// What runs now.
+struct Running {
+    /// The worker's name for it.
+    ticket: u64,
+    /// The turn it answers; `None` once the conversation it belonged to is gone.
+    turn: Option<u64>,
+    /// The last progress, to show the final memory with.
+    progress: Option<crate::contract::Progress>,
+    /// The newest progress, if it has not been told yet.
+    newest: Option<(crate::contract::Progress, crate::contract::Memory)>,
+}
+
+/// A file on its way to being the document.
+struct Opening {
+    path: PathBuf,
+    name: String,
+}
+
+/// The sentence a turn gets that was running when Kept was closed.
+pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
+
+/// The state of the window.
+pub struct Desk {
+    settings: Settings,
+    models: Vec<ModelEntry>,
+    model: Option<ModelFacts>,
+    model_error: Option<String>,
+    /// The path last sent to the worker and not yet answered.
+    model_in_flight: Option<String>,
+    /// The last model that worked, to go back to when a new one cannot be opened.
+    model_before: Option<String>,
+    methods: Vec<MethodFacts>,
+    document: Option<Arc<OpenDocument>>,
+    opening: Option<Opening>,
+    /// The worker opens a file now; what comes back may be unwanted by then.
+    document_in_flight: Option<PathBuf>,
+    turns: Vec<Turn>,
+    running: Option<Running>,
+    /// Asked while the question of a conversation that is gone was still ending.
+    held: Option<Request>,
+    estimates: HashMap<u64, oneshot::Sender<Result<Estimate, String>>>,
+    maps: HashMap<u64, SharedMap>,
+    map_order: VecDeque<u64>,
+    draft: String,
+    /// The drag over the window: its number and its files.
+    drag: Option<(u64, usize)>,
+    worker: WorkerState,
+    /// Of the worker that lives now; 0 while none has said hello.
+    generation: u64,
+    /// What to tell the person once the worker is back.
+    after_restart: Option<(Place, String)>,
+    saves: bool,
+    next_document: u64,
+    next_turn: u64,
+    next_ticket: u64,
+    thinner: Thinner,
+    effects: Vec<Effect>,
+}
+
+impl Desk {
+    /// A desk with what an earlier start left on it. `saves` is false in a second window.
+    pub fn new(remembered: Remembered, saves: bool) -> Self {
+        let mut models = vec![ModelEntry::mini()];
+        models.extend(remembered.models);
+        let mut settings = remembered.settings.unwrap_or_else(default_settings);
+        if !models.iter().any(|m| m.choice.id == settings.model) {
+            settings.model = kept_engine::MINI.to_owned();
+        }
+        let mut turns = remembered.turns;
+        let mut interrupted = Vec::new();
+        for turn in turns.iter_mut().filter(|turn| turn.state.is_running()) {
+            turn.state = crate::contract::TurnState::Failed;
+            turn.error = Some(CLOSED_BEFORE_END.to_owned());
+            interrupted.push(turn.clone());
+        }
+        let mut desk = Self {
+            settings,
+            models,
+            model: None,
+            model_error: None,
+            model_in_flight: None,
+            model_before: None,
+            methods: Vec::new(),
+            document: remembered.document.map(Arc::new),
+            opening: None,
+            document_in_flight: None,
+            turns,
+            running: None,
+            held: None,
+            estimates: HashMap::new(),
+            maps: HashMap::new(),
+            map_order: VecDeque::new(),
+            draft: remembered.draft,
+            drag: None,
+            worker: WorkerState {
+                state: Life::Starting,
+                message: None,
+            },
+            generation: 0,
+            after_restart: None,
+            saves,
+            next_document: remembered.last_document + 1,
+            next_turn: remembered.last_turn + 1,
+            next_ticket: 1,
+            thinner: Thinner::default(),
+            effects: Vec::new(),
+        };
+        desk.save(Save::Settings(desk.settings.clone()));
+        if let Some(document) = desk.document.as_ref().map(|d| d.id) {
+            for turn in interrupted {
+                desk.save(Save::Turn {
+                    document,
+                    turn: Box::new(turn),
+                });
+            }
+        }
+        if !remembered.started_before && desk.document.is_none() {
+            desk.open_sample();
+        }
+        desk
+    }
+
+    /// What must happen now, in order; the desk has forgotten it.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Everything, for a page that has just loaded.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.flush_text();
+        Snapshot {
+            settings: self.settings.clone(),
+            models: self.choices(),
+            model: self.model.clone(),
+            model_error: self.model_error.clone(),
+            methods: self.methods.clone(),
+            document: self.document.as_ref().map(|d| d.facts()),
+            opening: self.opening.as_ref().map(|o| o.name.clone()),
+            turns: self.turns.clone(),
+            draft: self.draft.clone(),
+            worker: self.worker.clone(),
+            saves: self.saves,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// Keeps what is typed and not sent.
+    pub fn save_draft(&mut self, text: String) {
+        self.draft = text.clone();
+        self.save(Save::Draft(text));
+    }
+
+    /// Gives a window that is there now its title and colours.
+    pub fn dress(&mut self) {
+        self.effects.push(Effect::Theme(self.settings.theme));
+        self.title();
+    }
+
+    /// One sentence to the person.
+    pub fn notice(&mut self, kind: NoticeKind, place: Place, message: impl Into<String>) {
+        self.tell(AppEvent::Notice {
+            kind,
+            r#where: place,
+            message: message.into(),
+        });
+    }
+
+    /// Files are held over the window. The number names this drag for [`Desk::drag_is_refused`].
+    pub fn drag_enters(&mut self, files: usize, refusal: Option<String>) -> u64 {
+        let number = self.ticket();
+        self.drag = Some((number, files));
+        self.tell(AppEvent::Drag { files, refusal });
+        number
+    }
+
+    /// A drop would be refused, as was found out meanwhile; nothing if that drag is over.
+    pub fn drag_is_refused(&mut self, number: u64, refusal: &str) {
+        if let Some((_, files)) = self.drag.filter(|(held, _)| *held == number) {
+            let refusal = Some(refusal.to_owned());
+            self.tell(AppEvent::Drag { files, refusal });
+        }
+    }
+
+    /// Nothing is held over the window any more.
+    pub fn drag_leaves(&mut self) {
+        self.drag = None;
+        self.tell(AppEvent::Drag {
+            files: 0,
+            refusal: None,
+        });
+    }
+
+    /// When [`Desk::tick`] is due, if it is.
+    pub fn due(&self) -> Option<Instant> {
+        self.thinner.due()
+    }
+
+    fn tell(&mut self, event: AppEvent) {
+        self.effects.push(Effect::Page(event));
+    }
+
+    fn save(&mut self, save: Save) {
+        self.effects.push(Effect::Save(save));
+    }
+
+    /// To the worker, if one lives; whatever a dead one must know is said again at its hello.
+    fn say(&mut self, request: Request, bytes: Option<Arc<str>>) {
+        if self.worker.state == Life::Ready {
+            self.effects.push(Effect::Worker {
+                generation: self.generation,
+                request,
+                bytes,
+            });
+        }
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
+/// Settings of a first start.
+pub fn default_settings() -> Settings {
+    Settings {
+        theme: Theme::System,
+        model: kept_engine::MINI.to_owned(),
+        method: "snapkv".to_owned(),
+        budget: None,
+        max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
+    }
+}

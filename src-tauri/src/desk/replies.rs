@@ -1,0 +1,163 @@
+//! What the worker says, and which part of the desk hears it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kept_engine::Phase as EnginePhase;
+use kept_engine::protocol::{self, Failure, Reply};
+
+use super::asking::memory;
+use super::{Desk, MapPlace};
+use crate::contract::{self, Estimate, Memory, NoticeKind, Phase, Place, TurnState};
+use crate::sentences::for_window;
+
+impl Desk {
+    /// A reply of the worker, with the bytes that came with it (empty if none). [`Reply::Hello`] is not for the desk:
+    /// see [`Desk::worker_hello`]. An error says that the reply makes no sense.
+    pub fn worker_reply(
+        &mut self,
+        now: Instant,
+        reply: Reply,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
+        match reply {
+            Reply::Hello { .. } => return Err("a second hello".to_owned()),
+            Reply::Model { model } => self.model_arrived(model),
+            Reply::Document { document } => {
+                let text = String::from_utf8(bytes)
+                    .map_err(|_| "a document's text that is not UTF-8".to_owned())?;
+                self.document_arrived(document, Arc::from(text));
+            }
+            Reply::Tokens {
+                tokens,
+                context,
+                fits,
+                message,
+            } => {
+                let message = message.map(|message| for_window(&message));
+                self.tokens_counted(tokens, fits, message, context);
+            }
+            Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
+            Reply::Prompt {
+                ticket,
+                document_tokens,
+                layers,
+                kv_heads,
+                ..
+            } => {
+                if let Some(turn) = self.turn_of(ticket) {
+                    let ends = words(&bytes, document_tokens)?;
+                    self.map_begins(turn, layers, kv_heads, ends);
+                }
+            }
+            Reply::Layer { ticket, layer } => {
+                if let Some(turn) = self.turn_of(ticket) {
+                    self.layer_arrived(now, turn, layer, &bytes);
+                }
+            }
+            Reply::Progress {
+                ticket,
+                progress,
+                memory: used,
+            } => {
+                if let Some(turn) = self.turn_of(ticket) {
+                    self.progressed(now, turn, (progress_of(&progress), memory(&used)));
+                }
+            }
+            Reply::Read { ticket, .. } => {
+                if let Some(turn) = self.turn_of(ticket) {
+                    self.set_state(turn, TurnState::Answering);
+                }
+            }
+            Reply::Token { ticket, text } => {
+                if let Some(turn) = self.turn_of(ticket) {
+                    self.text_arrived(now, turn, &text);
+                }
+            }
+            Reply::Answered { ticket, answer } => self.answered(now, ticket, answer),
+            Reply::Failed {
+                ticket,
+                what,
+                message,
+                stopped,
+            } => self.failed(now, ticket, what, &message, stopped),
+        }
+        Ok(())
+    }
+
+    fn failed(
+        &mut self,
+        now: Instant,
+        ticket: Option<u64>,
+        what: Failure,
+        message: &str,
+        stopped: bool,
+    ) {
+        match (what, ticket) {
+            (Failure::Model, _) => self.model_failed(message),
+            (Failure::Document, _) => self.document_failed(for_window(message), stopped),
+            (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(for_window(message))),
+            (Failure::Ask, Some(ticket)) => self.ask_failed(now, ticket, message, stopped),
+            _ => {
+                tracing::warn!(?what, message, "the engine refused a request");
+                let message = for_window(message);
+                self.notice(NoticeKind::Error, Place::Conversation, message);
+            }
+        }
+    }
+
+    fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, String>) {
+        if let Some(waiting) = self.estimates.remove(&ticket) {
+            let estimate = estimate.map(|estimate| Estimate {
+                prompt_tokens: estimate.prompt_tokens,
+                rows: estimate.rows,
+                memory: Memory {
+                    weights: estimate.weights,
+                    kept: estimate.kv_bytes,
+                    kept_full: estimate.kv_bytes_full,
+                    tables: 0,
+                    scratch: estimate.scratch,
+                    available: None,
+                    total: None,
+                },
+                note: estimate.note.map(|note| for_window(&note)),
+            });
+            // The page may have stopped waiting.
+            let _ = waiting.send(estimate);
+        }
+    }
+
+    /// The place of `turn`'s map and the page that holds a unit, for the commands.
+    pub fn map_and_document(
+        &self,
+        turn: u64,
+    ) -> Result<(MapPlace, Option<Arc<super::OpenDocument>>), String> {
+        Ok((self.map(turn)?, self.document.clone()))
+    }
+}
+
+fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
+    contract::Progress {
+        phase: match progress.phase {
+            EnginePhase::Reading => Phase::Reading,
+            EnginePhase::Answering => Phase::Answering,
+        },
+        tokens_done: progress.tokens_done,
+        tokens_total: progress.tokens_total,
+        tokens_per_second: progress.tokens_per_second,
+        seconds_left: progress.seconds_left,
+    }
+}
+
+/// `count` little-endian words.
+fn words(bytes: &[u8], count: usize) -> Result<Vec<u32>, String> {
+    if bytes.len() != count * 4 {
+        return Err(format!("{} bytes for {count} token ends", bytes.len()));
+    }
+    Ok(bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|word| u32::from_le_bytes(*word))
+        .collect())
+}

@@ -1,0 +1,65 @@
+//! The sample document in the box, and the questions to offer for it.
+
+use std::sync::Arc;
+
+use kept_engine::protocol::DocumentInfo;
+use serde::Deserialize;
+
+const NAME: &str = "sample.txt";
+const TEXT: &str = include_str!("../../assets/sample.txt");
+const QUESTIONS: &str = include_str!("../../assets/sample.json");
+/// How many questions are offered.
+const OFFERED: usize = 5;
+
+#[derive(Deserialize)]
+struct Questions {
+    question: String,
+    more: Vec<More>,
+}
+
+#[derive(Deserialize)]
+struct More {
+    question: String,
+}
+
+/// The sample, as if it had been opened.
+pub fn document() -> (DocumentInfo, Arc<str>) {
+    let info = DocumentInfo {
+        name: NAME.to_owned(),
+        kind: "text".to_owned(),
+        encoding: "UTF-8".to_owned(),
+        source_bytes: TEXT.len() as u64,
+        skipped_bytes: 0,
+        malformed: 0,
+        unread_pages: Vec::new(),
+        pages: Vec::new(),
+        notes: Vec::new(),
+    };
+    (info, TEXT.into())
+}
+
+/// Questions to offer; none if the list in the box cannot be read (a test holds that it can).
+pub fn suggestions() -> Vec<String> {
+    serde_json::from_str::<Questions>(QUESTIONS).map_or_else(
+        |_| Vec::new(),
+        |questions| {
+            let more = questions.more.into_iter().map(|more| more.question);
+            std::iter::once(questions.question)
+                .chain(more)
+                .take(OFFERED)
+                .collect()
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_questions_are_offered() {
+        let offered = suggestions();
+        assert_eq!(offered.len(), 5);
+        assert_eq!(offered[0], "What is the locker code of Ann Quorvin?");
+    }
+}

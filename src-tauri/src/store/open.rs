@@ -1,0 +1,139 @@
+//! Opening the file: checked, brought to today's shape, or moved aside when that cannot be.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+
+use super::{Store, StoreError};
+use crate::desk::Remembered;
+
+static MIGRATIONS: Migrator = sqlx::migrate!();
+
+/// An open store with what was in it.
+pub struct Opened {
+    /// The store.
+    pub store: Store,
+    /// What an earlier start left.
+    pub remembered: Remembered,
+    /// A sentence, if the file could not be used and was moved aside.
+    pub notice: Option<String>,
+}
+
+/// Opens `kept.db` in `folder`. A file that cannot be read is moved aside, and an empty store takes its place.
+///
+/// # Errors
+/// When even an empty store cannot be made there.
+pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
+    let path = folder.join("kept.db");
+    match open_file(&path).await {
+        Ok((store, remembered)) => Ok(Opened {
+            store,
+            remembered,
+            notice: None,
+        }),
+        Err(error) if error.is_about_contents() => {
+            tracing::error!(%error, path = %path.display(), "the store is moved aside");
+            let aside = move_aside(&path)?;
+            let (store, remembered) = open_file(&path).await?;
+            let notice = format!(
+                "The saved conversation could not be read and was moved to {}; Kept starts with an empty one.",
+                aside.display()
+            );
+            Ok(Opened {
+                store,
+                remembered,
+                notice: Some(notice),
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A store that lives as long as the process.
+pub async fn open_in_memory() -> Result<Opened, StoreError> {
+    let options = SqliteConnectOptions::new()
+        .in_memory(true)
+        .foreign_keys(true);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .min_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options)
+        .await?;
+    let (store, remembered) = prepare(pool).await?;
+    Ok(Opened {
+        store,
+        remembered,
+        notice: None,
+    })
+}
+
+async fn open_file(path: &Path) -> Result<(Store, Remembered), StoreError> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .foreign_keys(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        // What a person closes is gone from the file too.
+        .pragma("secure_delete", "ON")
+        .busy_timeout(Duration::from_secs(5));
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_with(options)
+        .await?;
+    let opened = prepare(pool.clone()).await;
+    if opened.is_err() {
+        pool.close().await;
+    }
+    opened
+}
+
+async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
+    let check: String = sqlx::query_scalar("PRAGMA quick_check(1)")
+        .fetch_one(&pool)
+        .await?;
+    if check != "ok" {
+        return Err(StoreError::Damaged(check));
+    }
+    MIGRATIONS.run(&pool).await?;
+    let store = Store::new(pool);
+    let remembered = store.remembered().await?;
+    Ok((store, remembered))
+}
+
+/// Moves the file, and what SQLite keeps beside it, to a name that is free.
+fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let name = |number: u64| path.with_file_name(format!("kept-unreadable-{number}.db"));
+    let number = (seconds..)
+        .find(|&number| !name(number).exists())
+        .unwrap_or(seconds);
+    let aside = name(number);
+    let beside = |file: &Path, suffix: &str| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    for suffix in ["", "-wal", "-shm"] {
+        let (from, to) = (beside(path, suffix), beside(&aside, suffix));
+        match std::fs::rename(&from, &to) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(StoreError::File {
+                    path: from.display().to_string(),
+                    error,
+                });
+            }
+        }
+    }
+    Ok(aside)
+}

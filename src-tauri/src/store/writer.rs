@@ -1,0 +1,105 @@
+//! The one task that writes: everything in the order in which it happened, so that a map that was just given away is found.
+
+use kept_engine::MapGrid;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{Store, StoreError};
+use crate::desk::{Save, lock};
+
+enum Task {
+    Save(Save),
+    LoadMap(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
+    Close(oneshot::Sender<()>),
+}
+
+/// The way to the writing task.
+#[derive(Clone)]
+pub struct Writer {
+    tasks: UnboundedSender<Task>,
+}
+
+/// Starts the writing task. `on_error` hears one sentence when something could not be written, once until writing works again.
+pub fn start_writing(
+    store: Store,
+    on_error: impl Fn(String) + Send + 'static,
+) -> (Writer, JoinHandle<()>) {
+    let (tasks, due) = mpsc::unbounded_channel();
+    let task = tokio::spawn(write(store, due, on_error));
+    (Writer { tasks }, task)
+}
+
+impl Writer {
+    /// Writes in its turn.
+    pub fn save(&self, save: Save) {
+        if self.tasks.send(Task::Save(save)).is_err() {
+            tracing::debug!("saved after the store was closed");
+        }
+    }
+
+    /// A turn's map, everything before written first.
+    pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let closed = || StoreError::Value("the store is closed".to_owned());
+        self.tasks
+            .send(Task::LoadMap(turn, answer))
+            .map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    /// Writes what is left and closes the file.
+    pub async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.tasks.send(Task::Close(done)).is_ok() {
+            // An error means that the task is gone, and the file closed with it.
+            let _ = closed.await;
+        }
+    }
+}
+
+async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn(String)) {
+    let mut failing = false;
+    while let Some(task) = due.recv().await {
+        match task {
+            Task::Save(save) => match apply(&store, save).await {
+                Ok(()) => failing = false,
+                Err(error) => {
+                    tracing::error!(%error, "not saved");
+                    if !failing {
+                        on_error(format!(
+                            "This conversation could not be saved ({error}): free some space or check the disk."
+                        ));
+                    }
+                    failing = true;
+                }
+            },
+            Task::LoadMap(turn, answer) => {
+                // Nobody may be waiting any more.
+                let _ = answer.send(store.map(turn).await);
+            }
+            Task::Close(done) => {
+                store.close().await;
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+    store.close().await;
+}
+
+async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
+    match save {
+        Save::Settings(settings) => store.set("settings", &settings).await,
+        Save::Model(model) => store.add_model(&model).await,
+        Save::Document(document) => store.replace_document(Some(&document)).await,
+        Save::NoDocument => store.replace_document(None).await,
+        Save::Turn { document, turn } => store.set_turn(document, &turn).await,
+        Save::NoTurns { document } => store.clear_turns(document).await,
+        Save::Map { turn, map } => {
+            let bytes = lock(&map).to_bytes();
+            store.set_map(turn, &bytes).await
+        }
+        Save::Draft(draft) => store.set("draft", &draft).await,
+    }
+}

@@ -1,0 +1,235 @@
+//! The window itself: Tauri's builder, what is opened before it shows, what is closed after it is gone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tauri::{AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WindowEvent};
+use tokio::sync::mpsc;
+
+use crate::arguments::{self, Arguments, CommandLine};
+use crate::commands::{self, DialogOpen};
+use crate::contract::{NoticeKind, Place, Theme};
+use crate::desk::Desk;
+use crate::store::{self, Lock, Opened, StoreError};
+use crate::wiring::{Frame, Wiring};
+use crate::{drop, sentences, worker};
+
+/// How long writing the last of the conversation may keep a closed window's process alive.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Why there is no window. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum WindowError {
+    /// No display.
+    #[error(
+        "there is no display to open a window on; use the terminal program instead: kept ask --document FILE --question QUESTION"
+    )]
+    NoDisplay,
+    /// Tauri says so.
+    #[error("the window could not be opened: {0}")]
+    Tauri(#[from] tauri::Error),
+    /// Not even a store in memory.
+    #[error("the window could not be opened: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// The window's title bar and colours.
+struct MainWindow<R: Runtime>(WebviewWindow<R>);
+
+impl<R: Runtime> Frame for MainWindow<R> {
+    fn set_title(&self, title: &str) {
+        if let Err(error) = self.0.set_title(title) {
+            tracing::warn!(%error, "no title");
+        }
+    }
+
+    fn set_theme(&self, theme: Theme) {
+        let theme = match theme {
+            Theme::System => None,
+            Theme::Light => Some(tauri::Theme::Light),
+            Theme::Dark => Some(tauri::Theme::Dark),
+        };
+        if let Err(error) = self.0.set_theme(theme) {
+            tracing::warn!(%error, "no theme");
+        }
+    }
+}
+
+/// The builder with the commands, for the real window and for tests.
+pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
+    builder
+        .manage(DialogOpen::default())
+        .invoke_handler(tauri::generate_handler![
+            commands::subscribe,
+            commands::snapshot,
+            commands::document_text,
+            commands::choose_document,
+            commands::open_sample,
+            commands::close_document,
+            commands::choose_model,
+            commands::save_settings,
+            commands::save_draft,
+            commands::estimate,
+            commands::ask,
+            commands::stop,
+            commands::clear_conversation,
+            commands::restart_worker,
+            commands::map_ends,
+            commands::map_counts,
+            commands::map_strip,
+            commands::map_token,
+            commands::map_table,
+            commands::report,
+        ])
+}
+
+/// Opens the window and runs until it is closed.
+///
+/// # Errors
+/// [`WindowError`], before anything is shown.
+pub fn run(arguments: Arguments) -> Result<(), WindowError> {
+    #[cfg(target_os = "linux")]
+    gtk::init().map_err(|_| WindowError::NoDisplay)?;
+    let app = builder(Builder::default())
+        .plugin(tauri_plugin_single_instance::init(second_start))
+        .plugin(tauri_plugin_dialog::init())
+        .on_window_event(|window, event| {
+            if let WindowEvent::DragDrop(event) = event {
+                drop::dragged(&window.state::<Arc<Wiring>>(), event);
+            }
+        })
+        .build(tauri::generate_context!())?;
+    let wiring = open_desk(app.path().app_data_dir().map_err(WindowError::from))?;
+    app.manage(wiring.clone());
+    open_arguments(&wiring, arguments);
+    app.run(move |app, event| match event {
+        RunEvent::Ready => {
+            if let Some(window) = app.get_webview_window("main") {
+                wiring.set_frame(Box::new(MainWindow(window)));
+            }
+        }
+        RunEvent::Exit => {
+            let closed = tauri::async_runtime::block_on(async {
+                tokio::time::timeout(CLOSING, wiring.close()).await
+            });
+            if closed.is_err() {
+                tracing::error!("the last of the conversation was not saved in time");
+            }
+        }
+        _ => {}
+    });
+    Ok(())
+}
+
+/// The desk with what an earlier start left, its store and its worker.
+fn open_desk(folder: Result<std::path::PathBuf, WindowError>) -> Result<Arc<Wiring>, WindowError> {
+    tauri::async_runtime::block_on(async {
+        let folder = folder?;
+        let (opened, lock, notice) = match open_store(&folder).await {
+            Ok((opened, lock)) => (opened, Some(lock), None),
+            Err(Unsaved { kind, sentence }) => {
+                (store::open_in_memory().await?, None, Some((kind, sentence)))
+            }
+        };
+        let wiring = start(opened, lock, worker::program());
+        if let Some((kind, sentence)) = notice {
+            wiring.with(|desk| desk.notice(kind, Place::Conversation, sentence));
+        }
+        Ok(wiring)
+    })
+}
+
+/// Why nothing is saved.
+struct Unsaved {
+    kind: NoticeKind,
+    sentence: String,
+}
+
+async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
+    let failed = |error: StoreError| Unsaved {
+        kind: NoticeKind::Error,
+        sentence: format!(
+            "This conversation is not saved, because {error}: make room or rights in {} and start Kept again.",
+            folder.display()
+        ),
+    };
+    std::fs::create_dir_all(folder).map_err(|error| {
+        failed(StoreError::File {
+            path: folder.display().to_string(),
+            error,
+        })
+    })?;
+    let lock = store::lock(folder).map_err(failed)?.ok_or(Unsaved {
+        kind: NoticeKind::Info,
+        sentence: sentences::SECOND_WINDOW.to_owned(),
+    })?;
+    let opened = store::open(folder).await.map_err(failed)?;
+    Ok((opened, lock))
+}
+
+/// Ties desk, store and worker together and starts what runs beside the window. Must be called inside the async runtime.
+pub fn start(opened: Opened, lock: Option<Lock>, program: std::path::PathBuf) -> Arc<Wiring> {
+    let desk = Desk::new(opened.remembered, lock.is_some());
+    let (orders, due) = mpsc::unbounded_channel();
+    let (complaints, mut complained) = mpsc::unbounded_channel();
+    let (writer, writing) = store::start_writing(opened.store, move |sentence| {
+        // Nobody hears it once the window is gone.
+        let _ = complaints.send(sentence);
+    });
+    let wiring = Wiring::new(desk, orders, writer);
+    if let Some(notice) = opened.notice {
+        wiring.with(|desk| desk.notice(NoticeKind::Error, Place::Conversation, notice));
+    }
+    tokio::spawn(async move {
+        // The lock is held as long as something may be written.
+        let _lock = lock;
+        if let Err(error) = writing.await {
+            tracing::error!(%error, "the store's task ended");
+        }
+    });
+    tokio::spawn(worker::supervise(program, due, wiring.clone()));
+    tokio::spawn({
+        let wiring = wiring.clone();
+        async move { wiring.tick().await }
+    });
+    tokio::spawn({
+        let wiring = wiring.clone();
+        async move {
+            while let Some(sentence) = complained.recv().await {
+                wiring.with(|desk| desk.notice(NoticeKind::Error, Place::Conversation, sentence));
+            }
+        }
+    });
+    wiring
+}
+
+fn open_arguments(wiring: &Wiring, arguments: Arguments) {
+    wiring.with(|desk| {
+        if let Some(model) = arguments.model {
+            desk.choose_model_file(drop::whole(model));
+        }
+        if let Some(document) = arguments.document {
+            desk.open_path(drop::whole(document));
+        }
+    });
+}
+
+/// Kept was started again: the window that is there takes the arguments and comes to the front.
+fn second_start<R: Runtime>(app: &AppHandle<R>, words: Vec<String>, folder: String) {
+    let words = words.into_iter().skip(1).map(std::ffi::OsString::from);
+    if let Some(wiring) = app.try_state::<Arc<Wiring>>() {
+        match arguments::parse(words, Path::new(&folder)) {
+            Ok(CommandLine::Window(arguments)) => open_arguments(&wiring, arguments),
+            Ok(_) => {}
+            Err(error) => wiring
+                .with(|desk| desk.notice(NoticeKind::Error, Place::Document, format!("{error}."))),
+        }
+    }
+    if let Some(window) = app.get_webview_window("main") {
+        for done in [window.unminimize(), window.show(), window.set_focus()] {
+            if let Err(error) = done {
+                tracing::warn!(%error, "the window does not come to the front");
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Carries what happens between the desk and the three around it: the worker, the store, the page. No decision is made here.
+//!
+//! Every change goes through [`Wiring::with`], which holds the desk's lock while the effects are handed on, so that each
+//! of the three sees them in the order in which they happened. Handing on never waits: all three are queues.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use kept_engine::protocol::Reply;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::contract::{AppEvent, Theme};
+use crate::desk::{Desk, Effect, MapPlace, SharedMap};
+use crate::sentences;
+use crate::store::Writer;
+use crate::worker::{Audience, Order};
+
+/// Hears events for the page.
+pub type PageSink = Box<dyn Fn(AppEvent) + Send + Sync>;
+
+/// What of the window itself can be changed from here.
+pub trait Frame: Send + Sync + 'static {
+    /// The words in its title bar.
+    fn set_title(&self, title: &str);
+    /// Its colours.
+    fn set_theme(&self, theme: Theme);
+}
+
+/// The desk and the ways to what is around it.
+pub struct Wiring {
+    desk: Mutex<Desk>,
+    worker: UnboundedSender<Order>,
+    writer: Writer,
+    page: Mutex<Page>,
+    frame: OnceLock<Box<dyn Frame>>,
+    /// Something was held back: the ticking task looks when it is due.
+    held_back: Notify,
+}
+
+/// The page, if it listens, and what it must hear first when it does.
+#[derive(Default)]
+struct Page {
+    sink: Option<PageSink>,
+    /// Notices from before the page was there.
+    unheard: Vec<AppEvent>,
+}
+
+impl Wiring {
+    /// Ties them together; what has happened on the desk so far is handed on.
+    pub fn new(desk: Desk, worker: UnboundedSender<Order>, writer: Writer) -> Arc<Self> {
+        let wiring = Arc::new(Self {
+            desk: Mutex::new(desk),
+            worker,
+            writer,
+            page: Mutex::default(),
+            frame: OnceLock::new(),
+            held_back: Notify::new(),
+        });
+        wiring.with(|_| {});
+        wiring
+    }
+
+    /// The window there is now: it gets the title and colours at once.
+    pub fn set_frame(&self, frame: Box<dyn Frame>) {
+        if self.frame.set(frame).is_ok() {
+            self.with(Desk::dress);
+        }
+    }
+
+    /// Does something on the desk and hands on what follows from it.
+    pub fn with<R>(&self, change: impl FnOnce(&mut Desk) -> R) -> R {
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut desk);
+        for effect in desk.take_effects() {
+            self.carry(effect);
+        }
+        if desk.due().is_some() {
+            self.held_back.notify_one();
+        }
+        result
+    }
+
+    fn carry(&self, effect: Effect) {
+        match effect {
+            Effect::Page(event) => self.tell(event),
+            Effect::Worker {
+                generation,
+                request,
+                bytes,
+            } => self.order(Order::Say {
+                generation,
+                request,
+                bytes,
+            }),
+            Effect::RestartWorker => self.order(Order::Restart),
+            Effect::Save(save) => self.writer.save(save),
+            Effect::Title(title) => {
+                if let Some(frame) = self.frame.get() {
+                    frame.set_title(&title);
+                }
+            }
+            Effect::Theme(theme) => {
+                if let Some(frame) = self.frame.get() {
+                    frame.set_theme(theme);
+                }
+            }
+        }
+    }
+
+    fn order(&self, order: Order) {
+        if self.worker.send(order).is_err() {
+            tracing::debug!("nobody supervises the engine any more");
+        }
+    }
+
+    fn tell(&self, event: AppEvent) {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        match &page.sink {
+            Some(sink) => sink(event),
+            // Everything else is in the snapshot.
+            None if matches!(event, AppEvent::Notice { .. }) => page.unheard.push(event),
+            None => {}
+        }
+    }
+
+    /// The page listens from now on; notices from before are given to it.
+    pub fn subscribe(&self, sink: PageSink) {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in std::mem::take(&mut page.unheard) {
+            sink(event);
+        }
+        page.sink = Some(sink);
+    }
+
+    /// The map of a turn, from memory or from the store.
+    pub async fn map(&self, turn: u64) -> Result<SharedMap, String> {
+        match self.with(|desk| desk.map(turn))? {
+            MapPlace::Here(map) => Ok(map),
+            MapPlace::InStore => match self.writer.map(turn).await {
+                Ok(Some(map)) => Ok(self.with(|desk| desk.keep_map(turn, map))),
+                Ok(None) => Err(sentences::NO_MAP.to_owned()),
+                Err(error) => Err(format!("The map could not be loaded: {error}.")),
+            },
+        }
+    }
+
+    /// Writes what is left to the store.
+    pub async fn close(&self) {
+        self.writer.close().await;
+    }
+
+    /// Hands on what is held back, when it is due, for as long as the program runs.
+    pub async fn tick(&self) {
+        loop {
+            let due = self.with(|desk| desk.due());
+            match due {
+                None => self.held_back.notified().await,
+                Some(due) => {
+                    tokio::time::sleep_until(due.into()).await;
+                    self.with(|desk| desk.tick(Instant::now()));
+                }
+            }
+        }
+    }
+}
+
+impl Audience for Wiring {
+    fn hello(&self, generation: u64, hello: Reply) {
+        if let Reply::Hello {
+            version,
+            pid,
+            simd,
+            threads,
+            methods,
+            ..
+        } = hello
+        {
+            tracing::info!(version, pid, simd, threads, "the engine is there");
+            self.with(|desk| desk.worker_hello(generation, methods));
+        }
+    }
+
+    fn reply(&self, reply: Reply, bytes: Vec<u8>) -> Result<(), String> {
+        self.with(|desk| desk.worker_reply(Instant::now(), reply, bytes))
+    }
+
+    fn died(&self, what: &str) {
+        self.with(|desk| desk.worker_died(Instant::now(), what));
+    }
+
+    fn gone(&self, message: &str) {
+        self.with(|desk| desk.worker_gone(Instant::now(), message));
+    }
+}

@@ -1,0 +1,293 @@
+//! Supervises kept-worker: starts it, carries requests and replies, notices its death, starts it again.
+//!
+//! It knows no document and no question: what a death means for them is decided on the desk ([`Audience`]). Three deaths
+//! within ten seconds of the start, one after another, and it gives up until a person asks.
+
+mod process;
+mod stream;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, Request, header};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
+
+pub use process::{PROGRAM_VARIABLE, program};
+
+/// A worker that has not said hello by then is not going to.
+const HELLO: Duration = Duration::from_secs(30);
+/// A death this soon after the start counts towards giving up.
+const SOON: Duration = Duration::from_secs(10);
+/// So many of them, one after another, and it is given up.
+const PATIENCE: usize = 3;
+/// A log line of the worker is cut to so many characters when it is shown to a person.
+const LAST_WORDS: usize = 200;
+
+/// To the supervisor.
+pub enum Order {
+    /// To the worker of this generation; dropped if another lives by then.
+    Say {
+        /// As given to [`Audience::hello`].
+        generation: u64,
+        /// What to say.
+        request: Request,
+        /// Bytes that follow.
+        bytes: Option<Arc<str>>,
+    },
+    /// End the worker, if it lives, and start it anew.
+    Restart,
+}
+
+/// Who hears what becomes of the worker.
+pub trait Audience: Send + Sync + 'static {
+    /// It lives; this is its first message.
+    fn hello(&self, generation: u64, hello: Reply);
+    /// It says something. An error means that it makes no sense: the worker is ended.
+    fn reply(&self, reply: Reply, bytes: Vec<u8>) -> Result<(), String>;
+    /// It is dead and is being started anew. One sentence: how it ended.
+    fn died(&self, what: &str);
+    /// It is dead and stays so until [`Order::Restart`]. One sentence.
+    fn gone(&self, message: &str);
+}
+
+/// How one life of the worker ended.
+enum End {
+    /// By itself or from outside; a sentence.
+    Died(String),
+    /// A person wanted a new one.
+    Restart,
+    /// Nobody is left to give orders.
+    Closed,
+}
+
+/// Supervises the worker until nobody is left to give orders.
+pub async fn supervise(
+    program: PathBuf,
+    mut orders: UnboundedReceiver<Order>,
+    audience: Arc<dyn Audience>,
+) {
+    let mut generation = 0;
+    let mut soon = 0;
+    loop {
+        generation += 1;
+        let started = Instant::now();
+        let end = match process::start(&program) {
+            Ok(child) => live(child, generation, &mut orders, &*audience).await,
+            Err(error) => {
+                tracing::error!(program = %program.display(), %error, "the engine cannot be started");
+                audience.gone(&process::cannot_start(&program, &error));
+                match wait_for_restart(&mut orders).await {
+                    true => End::Restart,
+                    false => End::Closed,
+                }
+            }
+        };
+        match end {
+            End::Closed => return,
+            End::Restart => soon = 0,
+            End::Died(what) => {
+                tracing::warn!(what, "the engine is dead");
+                soon = match started.elapsed() < SOON {
+                    true => soon + 1,
+                    false => 0,
+                };
+                if soon < PATIENCE {
+                    audience.died(&what);
+                    continue;
+                }
+                audience.gone(&format!(
+                    "{what} That was the third time in a row, so it was not started again: choose another model or document, or restart the engine."
+                ));
+                if !wait_for_restart(&mut orders).await {
+                    return;
+                }
+                soon = 0;
+            }
+        }
+    }
+}
+
+/// Waits until a person wants the worker back; false if nobody is left.
+async fn wait_for_restart(orders: &mut UnboundedReceiver<Order>) -> bool {
+    loop {
+        match orders.recv().await {
+            Some(Order::Restart) => return true,
+            Some(Order::Say { .. }) => {} // for one that is dead
+            None => return false,
+        }
+    }
+}
+
+/// One life of the worker.
+async fn live(
+    mut child: Child,
+    generation: u64,
+    orders: &mut UnboundedReceiver<Order>,
+    audience: &dyn Audience,
+) -> End {
+    let (Some(stdin), Some(stdout), Some(stderr)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return End::Died("The engine was started without its pipes.".to_owned());
+    };
+    let (say, said) = mpsc::unbounded_channel();
+    let writer = tokio::spawn(write(stdin, said));
+    let log = tokio::spawn(log(BufReader::new(stderr)));
+    let (heard, mut hear) = mpsc::channel(64);
+    let reader = tokio::spawn(read(stdout, heard));
+
+    let end = converse(generation, orders, audience, &say, &mut hear).await;
+    reader.abort();
+    writer.abort();
+    match end {
+        Some(end) => {
+            end_child(&mut child).await;
+            end
+        }
+        // Its output has ended: so has it, or it is about to.
+        None => {
+            let status = match tokio::time::timeout(Duration::from_secs(5), child.wait()).await {
+                Ok(status) => status,
+                Err(_) => {
+                    end_child(&mut child).await;
+                    return End::Died("The engine fell silent and was ended.".to_owned());
+                }
+            };
+            let last_words = last_words(log).await;
+            match status {
+                Ok(status) => End::Died(process::ending(status, last_words.as_deref())),
+                Err(error) => End::Died(format!("The engine was lost ({error}).")),
+            }
+        }
+    }
+}
+
+/// Carries orders and replies until something ends it; `None` when the worker's output has ended.
+async fn converse(
+    generation: u64,
+    orders: &mut UnboundedReceiver<Order>,
+    audience: &dyn Audience,
+    say: &UnboundedSender<(Request, Option<Arc<str>>)>,
+    hear: &mut mpsc::Receiver<Result<stream::WithBytes, ProtocolError>>,
+) -> Option<End> {
+    let silent = tokio::time::sleep(HELLO);
+    tokio::pin!(silent);
+    let mut greeted = false;
+    loop {
+        tokio::select! {
+            heard = hear.recv() => match heard {
+                None => return None,
+                Some(Err(error)) => return Some(End::Died(nonsense(&error.to_string()))),
+                Some(Ok((hello @ Reply::Hello { .. }, _))) if !greeted => {
+                    greeted = true;
+                    audience.hello(generation, hello);
+                }
+                Some(Ok(_)) if !greeted => {
+                    return Some(End::Died(nonsense("it did not say hello first")));
+                }
+                Some(Ok((reply, bytes))) => {
+                    if let Err(error) = audience.reply(reply, bytes) {
+                        return Some(End::Died(nonsense(&error)));
+                    }
+                }
+            },
+            order = orders.recv() => match order {
+                None => return Some(End::Closed),
+                Some(Order::Restart) => return Some(End::Restart),
+                Some(Order::Say { generation: meant, request, bytes }) if meant == generation => {
+                    // A writer that is gone means a worker that is gone, which its output tells.
+                    let _ = say.send((request, bytes));
+                }
+                Some(Order::Say { .. }) => {}
+            },
+            () = &mut silent, if !greeted => {
+                return Some(End::Died(format!(
+                    "The engine did not answer within {} seconds of its start and was ended.",
+                    HELLO.as_secs()
+                )));
+            }
+        }
+    }
+}
+
+fn nonsense(what: &str) -> String {
+    format!("The engine said what this window does not understand ({what}) and was ended.")
+}
+
+async fn end_child(child: &mut Child) {
+    if let Err(error) = child.kill().await {
+        tracing::warn!(%error, "the engine could not be ended");
+    }
+}
+
+async fn read(
+    mut stdout: tokio::process::ChildStdout,
+    heard: mpsc::Sender<Result<stream::WithBytes, ProtocolError>>,
+) {
+    loop {
+        let next = stream::read_reply(&mut stdout).await.transpose();
+        let Some(next) = next else { return };
+        let last = next.is_err();
+        if heard.send(next).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+async fn write(mut stdin: ChildStdin, mut said: UnboundedReceiver<(Request, Option<Arc<str>>)>) {
+    while let Some((request, bytes)) = said.recv().await {
+        let written = match Frame::json(&request) {
+            Ok(frame) => write_all(&mut stdin, &frame.payload, bytes.as_deref()).await,
+            Err(error) => {
+                tracing::error!(%error, "a request could not be written");
+                continue;
+            }
+        };
+        if let Err(error) = written {
+            // The worker is going; its output says how.
+            tracing::debug!(%error, "the pipe to the engine is closed");
+            return;
+        }
+    }
+}
+
+async fn write_all(
+    stdin: &mut ChildStdin,
+    json: &[u8],
+    bytes: Option<&str>,
+) -> std::io::Result<()> {
+    stdin.write_all(&header(json.len(), Kind::Json)).await?;
+    stdin.write_all(json).await?;
+    if let Some(bytes) = bytes {
+        stdin.write_all(&header(bytes.len(), Kind::Bytes)).await?;
+        stdin.write_all(bytes.as_bytes()).await?;
+    }
+    stdin.flush().await
+}
+
+/// Passes the worker's log on, line by line, and gives the last line back.
+async fn log(mut stderr: BufReader<tokio::process::ChildStderr>) -> Option<String> {
+    let mut last = None;
+    let mut line = Vec::new();
+    while matches!(stderr.read_until(b'\n', &mut line).await, Ok(n) if n > 0) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        line.clear();
+        if text.is_empty() {
+            continue;
+        }
+        tracing::warn!(target: "kept_worker", "{text}");
+        last = Some(text);
+    }
+    last
+}
+
+async fn last_words(log: JoinHandle<Option<String>>) -> Option<String> {
+    // A process it started may hold its standard error open; the words are not worth a wait.
+    let line = tokio::time::timeout(Duration::from_secs(1), log).await;
+    let line = line.ok()?.ok()??;
+    Some(line.chars().take(LAST_WORDS).collect())
+}

@@ -1,0 +1,66 @@
+//! The worker's process: where its program is, starting it, and saying in plain words how it ended.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use tokio::process::{Child, Command};
+
+/// The variable that names another program.
+pub const PROGRAM_VARIABLE: &str = "KEPT_WORKER";
+
+/// The worker's program: what `KEPT_WORKER` names, else `kept-worker` beside this program.
+pub fn program() -> PathBuf {
+    if let Some(named) = std::env::var_os(PROGRAM_VARIABLE) {
+        return named.into();
+    }
+    let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
+    match std::env::current_exe() {
+        Ok(this) => this.with_file_name(name),
+        Err(_) => name.into(),
+    }
+}
+
+/// Starts it. It ends when its standard input does, and at the latest when the handle is dropped.
+pub fn start(program: &Path) -> io::Result<Child> {
+    Command::new(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// Why it cannot be started, in one sentence that names the program.
+pub fn cannot_start(program: &Path, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "it may not be run by this user".to_owned(),
+        _ => error.to_string(),
+    };
+    format!(
+        "The engine could not be started from {} ({why}): install Kept again, or set {PROGRAM_VARIABLE} to the program, then restart the engine.",
+        program.display()
+    )
+}
+
+/// How it ended, one sentence. `last_words` is the last line of its log.
+pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return match signal {
+            9 => "The engine was ended by the system (signal 9), perhaps for memory.".to_owned(),
+            1 | 2 | 15 => format!("The engine was ended from outside (signal {signal})."),
+            4 => "The engine used an instruction this processor does not have (signal 4); set KEPT_SIMD=scalar.".to_owned(),
+            7 => "The engine lost a file it was reading, perhaps on a removed disk (signal 7).".to_owned(),
+            _ => format!("The engine crashed (signal {signal})."),
+        };
+    }
+    let code = status
+        .code()
+        .map_or("without a code".to_owned(), |code| format!("code {code}"));
+    match last_words.filter(|_| !status.success()) {
+        Some(words) => format!("The engine ended on its own ({code}: {words})."),
+        None => format!("The engine ended on its own ({code})."),
+    }
+}
