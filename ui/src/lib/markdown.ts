@@ -21,9 +21,10 @@ const marked = new Marked({
     html({ text }: Tokens.HTML | Tokens.Tag) {
       return escape(text)
     },
-    link({ href, tokens }: Tokens.Link) {
+    link({ href, text, tokens }: Tokens.Link) {
       const words = this.parser.parseInline(tokens)
-      return words === escape(href) || words === href ? words : `${words} (${escape(href)})`
+      const bare = href === text || href === `mailto:${text}` || href === `http://${text}`
+      return bare ? words : `${words} (${escape(href)})`
     },
     image({ text, href }: Tokens.Image) {
       return escape(text || href)

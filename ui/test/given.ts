@@ -1,0 +1,65 @@
+/** Values for the tests, each with what matters overridden. */
+import type { DocumentFacts, Memory, Snapshot, Turn } from '../src/lib/contract'
+
+export function turn(some: Partial<Turn> = {}): Turn {
+  return {
+    id: 1,
+    question: 'Who pays?',
+    answer: '',
+    state: 'done',
+    error: null,
+    method: 'snapkv',
+    budget: null,
+    model: 'mini',
+    sources: [],
+    facts: null,
+    hasMap: false,
+    ...some,
+  }
+}
+
+export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts {
+  return {
+    id: 1,
+    name: 'sample.txt',
+    kind: 'text',
+    encoding: 'UTF-8',
+    sourceBytes: 10,
+    length: 10,
+    pages: [],
+    notes: [],
+    tokens: 100,
+    tooLong: null,
+    sample: true,
+    suggestions: ['Who pays?'],
+    ...some,
+  }
+}
+
+export function memory(some: Partial<Memory> = {}): Memory {
+  return { weights: 400, kept: 10, keptFull: 100, tables: 0, scratch: 50, available: 10_000, total: 20_000, ...some }
+}
+
+export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
+  return {
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', budget: null, maxTokens: 256 },
+    models: [{ id: 'mini', label: 'mini', inBox: true }],
+    model: {
+      name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
+      headDim: 64, context: 4096, parameters: 5e6, weightsBytes: 400, bytesPerRow: 1,
+    },
+    modelError: null,
+    methods: [
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [] },
+      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [] },
+    ],
+    document: documentFacts(),
+    opening: null,
+    turns: [],
+    draft: '',
+    worker: { state: 'ready', message: null },
+    saves: true,
+    version: '0.1.0',
+    ...some,
+  }
+} // prettier-ignore

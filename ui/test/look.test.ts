@@ -1,0 +1,89 @@
+import { describe, expect, it } from 'vitest'
+import { label, slider, written } from '../src/lib/budget'
+import { cividis, cividisWords, luminance } from '../src/lib/colours'
+import { bytes, duration, left, percent, plural, rate, shorten } from '../src/lib/format'
+import { commandOf } from '../src/lib/keys'
+
+describe('cividis', () => {
+  it('has fixed ends, whatever is asked', () => {
+    expect(cividis(0)).toEqual([0, 32, 81])
+    expect(cividis(1)).toEqual([253, 234, 69])
+    expect(cividis(-3)).toEqual(cividis(0))
+    expect(cividis(7)).toEqual(cividis(1))
+    expect(cividis(Number.NaN)).toEqual(cividis(0))
+  })
+  it('grows lighter all the way', () => {
+    let last = -1
+    for (let i = 0; i <= 100; i++) {
+      const light = luminance(cividis(i / 100))
+      expect(light).toBeGreaterThan(last)
+      last = light
+    }
+  })
+  it('gives opaque words for ImageData', () => {
+    const words = cividisWords()
+    expect(words).toHaveLength(256)
+    expect([...new Uint8Array(words.buffer, 255 * 4, 4)]).toEqual([253, 234, 69, 255])
+  })
+})
+
+describe('numbers', () => {
+  it('writes sizes', () => {
+    expect([0, 1, 1023, 1024, 1536, 1048575, 5.24e6, 4.9 * 2 ** 30, 2 ** 40, -3, Number.NaN].map(bytes)).toEqual([
+      '0 B', '1 B', '1023 B', '1.0 KiB', '1.5 KiB', '1.0 MiB', '5.0 MiB', '4.9 GiB', '1.0 TiB', '0 B', '0 B',
+    ]) // prettier-ignore
+  })
+  it('writes shares, never 0 for something nor 100 for less than all', () => {
+    expect([0, 0.0004, 0.016, 0.05, 0.25, 0.994, 0.9999, 1, 2].map(percent)).toEqual([
+      '0 %', '< 0.1 %', '1.6 %', '5 %', '25 %', '99 %', '99 %', '100 %', '100 %',
+    ]) // prettier-ignore
+  })
+  it('writes times', () => {
+    expect([0, 1.42, 9.96, 59.4, 185, 7800, -1].map(duration)).toEqual([
+      '0.0 s', '1.4 s', '10 s', '59 s', '3 min 05 s', '2 h 10 min', '0 s',
+    ]) // prettier-ignore
+    expect([0.2, 2.1, 33, 130, 9000].map(left)).toEqual(['1 s left', '3 s left', '35 s left', '2 min left', '2.5 h left'])
+    expect([0, 6.42, 812.3].map(rate)).toEqual(['0', '6.4', '812'])
+    expect([plural(1, 'page'), plural(128440, 'token')]).toEqual(['1 page', '128,440 tokens'])
+  })
+  it('shortens at words and never inside a character', () => {
+    expect(shorten('  who pays\nfor the wall ', 40)).toBe('who pays for the wall')
+    expect(shorten('who pays for the quay wall', 16)).toBe('who pays for the …')
+    expect(shorten('😀'.repeat(20), 7)).toBe('😀😀😀 …')
+  })
+})
+
+describe('budget', () => {
+  it('reads what it shows', () => {
+    for (const budget of [null, '25%', '2.5%', '512', '128440', '64MiB', '1.5GB']) {
+      const shown = label(budget)
+      expect(written(shown)?.replace(' ', '') ?? null).toBe(budget)
+    }
+    expect(label('1024')).toBe('1,024 rows')
+    expect([written(''), written('  '), written('auto')]).toEqual([null, null, null])
+    // What is not understood goes to the program as it is, for its sentence.
+    expect(written('ten')).toBe('ten')
+  })
+  it('puts the slider where the rows are', () => {
+    expect(slider('10%', 999, 1000)).toBe(10)
+    expect(slider('512', 512, 1024)).toBe(50)
+    expect(slider(null, 256, 102400)).toBe(1)
+    expect(slider('64MiB', null, null)).toBe(25)
+  })
+})
+
+describe('keys', () => {
+  const key = (init: KeyboardEventInit) => new KeyboardEvent('keydown', init)
+  it('leaves letters to text fields', () => {
+    expect(commandOf(key({ key: 'n' }), true)).toBeNull()
+    expect(commandOf(key({ key: '/' }), true)).toBeNull()
+    expect(commandOf(key({ key: 'n' }), false)).toBe('next')
+    expect(commandOf(key({ key: 'ArrowUp', altKey: true }), true)).toBe('previous')
+    expect(commandOf(key({ key: 'o', ctrlKey: true }), true)).toBe('open')
+    expect(commandOf(key({ key: ',', ctrlKey: true }), true)).toBe('settings')
+    expect(commandOf(key({ key: 'l', ctrlKey: true }), false)).toBe('composer')
+    expect(commandOf(key({ key: 'c', ctrlKey: true }), false)).toBeNull()
+    expect(commandOf(key({ key: 'F1' }), true)).toBe('shortcuts')
+    expect(commandOf(key({ key: 'Escape' }), true)).toBe('stop')
+  })
+})

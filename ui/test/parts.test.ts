@@ -1,0 +1,275 @@
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import { Desk } from '../src/lib/desk.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import Composer from '../src/parts/Composer.svelte'
+import Conversation from '../src/parts/Conversation.svelte'
+import Header from '../src/parts/Header.svelte'
+import MemoryBar from '../src/parts/MemoryBar.svelte'
+import Turn from '../src/parts/Turn.svelte'
+import Frame from './Frame.svelte'
+import { memory, snapshot, turn } from './given'
+
+let asked: { name: string; args: Record<string, unknown> }[]
+let answers: Record<string, (args: Record<string, unknown>) => unknown>
+let shown: Record<string, unknown> | null = null
+
+beforeEach(() => {
+  asked = []
+  answers = { ask: () => 1, save_settings: (args) => args['settings'] }
+  mockIPC((name, args) => {
+    asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
+    return answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null
+  })
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+
+function given(): Kept {
+  const desk = new Desk()
+  desk.load(snapshot())
+  return {
+    desk,
+    actions: new Actions(desk),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, (problem) => expect.fail(String(problem))),
+    reader: new Reader(),
+    open: () => {},
+    compose: () => {},
+  }
+}
+function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
+  flushSync()
+}
+const find = <T extends HTMLElement = HTMLElement>(testid: string) => document.querySelector<T>(`[data-testid=${testid}]`)
+const named = (name: string) => asked.filter((call) => call.name === name)
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 0))
+  flushSync()
+}
+
+describe('the composer', () => {
+  const type = (text: string) => {
+    const area = find<HTMLTextAreaElement>('composer')!
+    area.value = text
+    area.dispatchEvent(new InputEvent('input', { bubbles: true }))
+    flushSync()
+    return area
+  }
+  const press = (area: HTMLElement, init: KeyboardEventInit) => {
+    const event = new KeyboardEvent('keydown', { bubbles: true, cancelable: true, ...init })
+    area.dispatchEvent(event)
+    return event
+  }
+
+  it('asks with Enter, with the method and budget now chosen, and is empty then', async () => {
+    const kept = given()
+    kept.desk.settings = { ...kept.desk.settings, method: 'full', budget: '10%' }
+    show(Composer, kept)
+    const area = type('  Who pays?  ')
+    expect(press(area, { key: 'Enter' }).defaultPrevented).toBe(true)
+    await settle()
+    expect(named('ask').map((c) => c.args)).toEqual([{ question: 'Who pays?', method: 'full', budget: '10%' }])
+    expect(area.value).toBe('')
+    expect(named('save_draft').at(-1)?.args).toEqual({ text: '' })
+  })
+
+  it('makes a line with Shift+Enter, leaves a composed character alone, asks nothing of nothing', async () => {
+    show(Composer, given())
+    const area = type('a')
+    expect(press(area, { key: 'Enter', shiftKey: true }).defaultPrevented).toBe(false)
+    expect(press(area, { key: 'Enter', isComposing: true }).defaultPrevented).toBe(false)
+    press(type('   '), { key: 'Enter' })
+    await settle()
+    expect(named('ask')).toEqual([])
+    expect(find<HTMLButtonElement>('send')!.disabled).toBe(true)
+  })
+
+  it('keeps the question when it is refused, with the sentence above it', async () => {
+    answers['ask'] = () => {
+      throw 'The engine is restarting; ask again in a moment.'
+    }
+    show(Composer, given())
+    const area = type('Who pays?')
+    find('send')!.click()
+    await settle()
+    expect(area.value).toBe('Who pays?')
+    expect(find('notice')?.textContent).toContain('The engine is restarting; ask again in a moment.')
+    expect(find('notice')?.getAttribute('role')).toBe('alert')
+  })
+
+  it('saves the draft once, a moment after the last key', async () => {
+    vi.useFakeTimers()
+    try {
+      show(Composer, given())
+      type('W')
+      type('Wh')
+      vi.advanceTimersByTime(399)
+      expect(named('save_draft')).toEqual([])
+      vi.advanceTimersByTime(2)
+      expect(named('save_draft').map((c) => c.args)).toEqual([{ text: 'Wh' }])
+    } finally {
+      vi.useRealTimers()
+    }
+  })
+
+  it('has Stop in the place of Ask while a question runs', () => {
+    const kept = given()
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    show(Composer, kept)
+    expect(find('send')).toBeNull()
+    find('stop')!.click()
+    expect(named('stop')).toHaveLength(1)
+  })
+
+  it('says what the engine does, and offers to start it again', () => {
+    const kept = given()
+    show(Composer, kept)
+    expect(find('worker-message')).toBeNull()
+    kept.desk.apply({ event: 'worker', worker: { state: 'failed', message: '/x/kept-worker is missing.' } })
+    flushSync()
+    expect(find('worker-message')?.textContent).toContain('/x/kept-worker is missing.')
+    find('restart-button')!.click()
+    expect(named('restart_worker')).toHaveLength(1)
+  })
+})
+
+describe('a turn', () => {
+  it('shows each state', () => {
+    const kept = given()
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'asked' }) })
+    show(Conversation, kept)
+    const state = () => find('turn')!.dataset['state']
+    expect([state(), find('progress')?.textContent?.trim(), find('answer')]).toEqual(['asked', 'Starting to read', null])
+
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.desk.apply({
+      event: 'progress',
+      turn: 1,
+      progress: { phase: 'reading', tokensDone: 43, tokensTotal: 100, tokensPerSecond: 812, secondsLeft: 2.4 },
+      memory: memory(),
+    })
+    flushSync()
+    expect([state(), find('progress')?.textContent?.trim()]).toEqual(['reading', 'Reading 43 % · 812 tokens/s · 3 s left'])
+
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'answering' }) })
+    kept.desk.apply({ event: 'token', turn: 1, text: 'The **lessor' })
+    kept.desk.writePieces()
+    flushSync()
+    expect([state(), find('answer')?.textContent]).toEqual(['answering', 'The **lessor'])
+
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'stopped', answer: 'The **lessor**' }) })
+    flushSync()
+    expect([state(), find('answer')?.innerHTML.trim()]).toEqual(['stopped', '<p>The <strong>lessor</strong></p>'])
+    expect(document.body.textContent).toContain('Stopped.')
+
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'failed', answer: 'The', error: 'The engine was ended.' }) })
+    flushSync()
+    expect([state(), find('turn-error')?.textContent, find('answer')?.textContent?.trim()]).toEqual([
+      'failed',
+      'The engine was ended.',
+      'The',
+    ])
+  })
+
+  it('goes to its sources, and asks again with what is now chosen', async () => {
+    const kept = given()
+    const done = turn({
+      id: 5,
+      answer: 'Yes.',
+      hasMap: true,
+      sources: [{ start: 40, end: 80, page: 4, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
+      facts: {
+        finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
+        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [],
+      },
+    }) // prettier-ignore
+    kept.desk.apply({ event: 'turn', turn: done })
+    kept.desk.settings = { ...kept.desk.settings, method: 'full' }
+    show(Turn, kept, { turn: kept.desk.turns[0] })
+    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+· 94 % kept/)
+    find('source')!.click()
+    expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
+    expect(kept.reader.target?.offset).toBe(40)
+    expect(find('facts')?.textContent).toBe('1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head · SnapKV, automatic')
+    expect(document.body.textContent).toContain('longest length')
+    expect(find('ask-again')?.textContent).toBe('Ask again with Full cache')
+    find('ask-again')!.click()
+    await settle()
+    expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', budget: null })
+  })
+
+  it('survives long names, right-to-left text and a long answer', () => {
+    const kept = given()
+    kept.desk.apply({ event: 'turn', turn: turn({ question: 'מי משלם?'.repeat(40), answer: 'word '.repeat(1000) }) })
+    show(Conversation, kept)
+    expect(find('answer')?.textContent?.length).toBeGreaterThan(4900)
+    expect(find('question')?.getAttribute('dir')).toBe('auto')
+  })
+
+  it('offers the first questions in an empty conversation; one click asks', async () => {
+    show(Conversation, given())
+    find('suggestion')!.click()
+    await settle()
+    expect(named('ask')[0]?.args['question']).toBe('Who pays?')
+  })
+})
+
+describe('the memory bar', () => {
+  it('shows the estimate as about, the running question as it is', () => {
+    const kept = given()
+    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory({ kept: 2048, keptFull: 8192 }), note: null }
+    show(MemoryBar, kept)
+    expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
+    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept about 2.0 KiB of 8.0 KiB')
+    const widths = [...document.querySelectorAll<HTMLElement>('[data-segment]')].map((s) => parseFloat(s.style.width))
+    expect(widths.reduce((a, b) => a + b)).toBeCloseTo(100)
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.desk.apply({
+      event: 'progress',
+      turn: 1,
+      progress: { phase: 'reading', tokensDone: 1, tokensTotal: 2, tokensPerSecond: 1, secondsLeft: 1 },
+      memory: memory({ kept: 1024, keptFull: 8192 }),
+    })
+    flushSync()
+    expect(find('memory-bar')?.dataset['phase']).toBe('live')
+    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB')
+    expect(find('memory-free')?.textContent).toMatch(/Free 9\.8 KiB.of 19\.5 KiB/)
+  })
+})
+
+describe('the header', () => {
+  it('saves a method that is chosen, and takes it back with a sentence if it is refused', async () => {
+    const kept = given()
+    show(Header, kept)
+    find('method-menu')!.click()
+    flushSync()
+    document.querySelector<HTMLElement>('[data-testid=method-menu-option][data-value=full]')!.click()
+    await settle()
+    expect(named('save_settings')[0]?.args['settings']).toMatchObject({ method: 'full' })
+    expect(kept.desk.settings.method).toBe('full')
+    answers['save_settings'] = () => {
+      throw '"ten" is not a budget.'
+    }
+    kept.desk.settings = { ...kept.desk.settings, method: 'snapkv' }
+    flushSync()
+    const field = find<HTMLInputElement>('budget-field')!
+    field.value = 'ten'
+    field.dispatchEvent(new InputEvent('input', { bubbles: true }))
+    field.dispatchEvent(new Event('change', { bubbles: true }))
+    await settle()
+    expect(kept.desk.settings.budget).toBeNull()
+    expect(find('notice')?.textContent).toContain('"ten" is not a budget.')
+  })
+})
