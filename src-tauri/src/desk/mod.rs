@@ -371,3 +371,6 @@ pub fn default_settings() -> Settings {
         max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
     }
 }
+
+#[cfg(test)]
+mod tests;

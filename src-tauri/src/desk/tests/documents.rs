@@ -1,0 +1,174 @@
+//! Documents coming and going.
+
+use std::path::PathBuf;
+
+use kept_engine::Finish;
+use kept_engine::protocol::Failure;
+
+use super::*;
+
+fn document(name: &str) -> Reply {
+    Reply::Document {
+        document: info(name),
+    }
+}
+
+#[test]
+fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
+    let mut story = Story::first_start();
+    let facts = story.document().expect("the sample");
+    assert!(facts.sample);
+    assert_eq!(facts.suggestions.len(), 5);
+    story.look();
+    story.hello();
+    let requests = story.requests();
+    assert!(matches!(&requests[0], Request::OpenModel { model } if model == "mini"));
+    assert!(
+        matches!(&requests[1], Request::AdoptDocument { document } if document.name == "sample.txt")
+    );
+    let later = Story::after(Remembered {
+        started_before: true,
+        ..Remembered::default()
+    })
+    .document();
+    assert_eq!(later, None, "a closed document stays closed");
+}
+
+#[test]
+fn a_file_replaces_the_document_and_its_conversation() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.desk.open_path("/home/ann/a b.pdf".into());
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("a b.pdf"));
+    assert!(
+        story.document().is_some_and(|d| d.sample),
+        "until it is there"
+    );
+    assert_eq!(
+        story.requests(),
+        [Request::OpenDocument {
+            path: "/home/ann/a b.pdf".into()
+        }]
+    );
+    story.hear_bytes(document("a b.pdf"), "text é".as_bytes());
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    let snapshot = story.desk.snapshot();
+    assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 0));
+    let facts = snapshot.document.expect("the file");
+    assert_eq!((facts.name.as_str(), facts.length), ("a b.pdf", 6));
+    story.hear(answered(ticket, "late", Finish::Stopped));
+    assert!(story.desk.snapshot().turns.is_empty());
+}
+
+#[test]
+fn the_same_file_again_is_a_new_document() {
+    let mut story = Story::ready();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        story.desk.open_path("/a.txt".into());
+        story.hear_bytes(document("a.txt"), b"a");
+        ids.push(story.document().expect("open").id);
+    }
+    assert!(ids[0] < ids[1]);
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_changes_nothing() {
+    let mut story = Story::ready();
+    let before = story.document();
+    story.desk.open_path("/gone.txt".into());
+    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert_eq!(story.notices(), ["there is no file /gone.txt."]);
+    assert_eq!(story.document(), before);
+    assert_eq!(story.desk.snapshot().opening, None);
+}
+
+#[test]
+fn a_new_file_takes_the_place_of_one_that_is_being_opened() {
+    let mut story = Story::ready();
+    story.desk.open_path("/slow.pdf".into());
+    story.look();
+    story.desk.open_path("/other.txt".into());
+    assert_eq!(story.requests(), [Request::Stop { ticket: 0 }]);
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("other.txt"));
+    // The first comes all the same: not shown, and the worker is given back what is.
+    story.hear_bytes(document("slow.pdf"), b"slow");
+    assert!(story.document().is_some_and(|d| d.sample));
+    let requests = story.requests();
+    assert!(
+        matches!(requests.as_slice(), [Request::OpenDocument { path }, Request::AdoptDocument { document }]
+            if *path == PathBuf::from("/other.txt") && document.name == "sample.txt"),
+        "{requests:?}"
+    );
+    story.hear_bytes(document("other.txt"), b"other");
+    assert!(story.document().is_some_and(|d| d.name == "other.txt"));
+}
+
+#[test]
+fn the_sample_wins_over_a_file_that_is_being_opened() {
+    let mut story = Story::ready();
+    story.desk.open_path("/slow.pdf".into());
+    story.desk.open_sample();
+    assert_eq!(story.desk.snapshot().opening, None);
+    story.look();
+    story.hear(Reply::Failed {
+        ticket: None,
+        what: Failure::Document,
+        message: "stopped".into(),
+        stopped: true,
+    });
+    assert_eq!(story.notices(), [] as [&str; 0]);
+    assert!(story.document().is_some_and(|d| d.sample));
+}
+
+#[test]
+fn a_closed_document_leaves_an_empty_desk() {
+    let mut story = Story::ready();
+    story.ask("Why?");
+    story.desk.close_document();
+    assert!(story.desk.snapshot().turns.is_empty());
+    let effects = story.look();
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Save(Save::NoDocument)))
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Page(AppEvent::Document { document: None, .. })))
+    );
+    story.hear(Reply::Tokens {
+        tokens: 5,
+        context: 9,
+        fits: true,
+        message: None,
+    });
+    assert_eq!(story.document(), None);
+}
+
+#[test]
+fn tokens_are_told_and_forgotten_with_the_model() {
+    let mut story = Story::ready();
+    story.hear(Reply::Tokens {
+        tokens: 1234,
+        context: 2048,
+        fits: true,
+        message: None,
+    });
+    assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
+    story.desk.choose_model_file("/other.gguf".into());
+    assert_eq!(story.document().and_then(|d| d.tokens), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_name_that_is_no_unicode_is_refused_with_a_sentence() {
+    use std::os::unix::ffi::OsStringExt;
+    let mut story = Story::ready();
+    let path = std::ffi::OsString::from_vec(b"/a\xff.txt".to_vec());
+    story.desk.open_path(path.into());
+    let notices = story.notices();
+    assert!(notices[0].contains("not valid Unicode"), "{notices:?}");
+    assert_eq!(story.desk.snapshot().opening, None);
+}

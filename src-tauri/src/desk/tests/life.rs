@@ -1,0 +1,174 @@
+//! Deaths of the worker: nothing typed or answered is lost.
+
+use super::*;
+use crate::contract::TurnState;
+use crate::sentences;
+
+const KILLED: &str = "The engine was ended by the system (signal 9), perhaps for memory.";
+
+#[test]
+fn a_death_while_answering_keeps_question_answer_and_map() {
+    let mut story = Story::ready();
+    let (id, ticket) = story.ask("Why?");
+    story.read(ticket, 1);
+    story.hear(token(ticket, "Beca"));
+    story.hear(token(ticket, "use"));
+    story.look();
+    story.desk.worker_died(story.now, KILLED);
+    let turn = story.turn();
+    assert_eq!(turn.state, TurnState::Failed);
+    assert_eq!(
+        (turn.question.as_str(), turn.answer.as_str()),
+        ("Why?", "Because")
+    );
+    assert_eq!(
+        turn.error.as_deref(),
+        Some(
+            "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted; your question is kept: ask again."
+        )
+    );
+    assert!(turn.has_map && story.desk.map(id).is_ok());
+    assert_eq!(story.desk.snapshot().worker.state, Life::Restarting);
+    story.look();
+    story.hello();
+    let notices = story.notices();
+    assert_eq!(notices, [turn.error.expect("an error")]);
+    story.hear(model("mini"));
+    let (_, again) = story.ask("Why?");
+    assert_ne!(again, ticket);
+    assert_eq!(story.desk.snapshot().turns.len(), 2);
+}
+
+#[test]
+fn the_next_worker_is_given_model_and_document() {
+    let mut story = Story::ready();
+    story.desk.worker_died(story.now, KILLED);
+    assert_eq!(story.desk.snapshot().model, None);
+    story.look();
+    story.hello();
+    let requests: Vec<(u64, Request)> = story
+        .look()
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Worker {
+                generation,
+                request,
+                ..
+            } => Some((*generation, request.clone())),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(requests[0], (2, Request::OpenModel { .. })));
+    assert!(matches!(requests[1], (2, Request::AdoptDocument { .. })));
+    assert_eq!(requests.len(), 2);
+}
+
+#[test]
+fn an_idle_death_is_told_once() {
+    let mut story = Story::ready();
+    story.desk.worker_died(story.now, KILLED);
+    story.look();
+    story.hello();
+    assert_eq!(story.notices(), [sentences::restarted(KILLED)]);
+}
+
+#[test]
+fn a_death_while_opening_a_file_does_not_open_it_again() {
+    let mut story = Story::ready();
+    story.desk.open_path("/evil.pdf".into());
+    story.desk.worker_died(story.now, KILLED);
+    assert_eq!(story.desk.snapshot().opening, None);
+    story.look();
+    story.hello();
+    let effects = story.look();
+    assert!(!effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Worker {
+            request: Request::OpenDocument { .. },
+            ..
+        }
+    )));
+    let told = effects.iter().any(|effect| {
+        matches!(effect, Effect::Page(AppEvent::Notice { message, .. }) if message.contains("evil.pdf was not opened"))
+    });
+    assert!(told);
+}
+
+#[test]
+fn a_file_passed_before_the_worker_is_there_is_opened_at_its_hello() {
+    let mut story = Story::first_start();
+    story.desk.open_path("/a.txt".into());
+    assert_eq!(story.requests(), []);
+    story.hello();
+    assert!(story.requests().contains(&Request::OpenDocument {
+        path: "/a.txt".into()
+    }));
+}
+
+#[test]
+fn without_a_worker_everything_but_asking_works() {
+    let mut story = Story::first_start();
+    story.desk.worker_gone(story.now, "There is no engine.");
+    let state = story.desk.snapshot().worker;
+    assert_eq!(state.state, Life::Failed);
+    assert_eq!(state.message.as_deref(), Some("There is no engine."));
+    assert_eq!(
+        story.desk.ask("Why?", "snapkv", None),
+        Err(sentences::ENGINE_FAILED.to_owned())
+    );
+    story.look();
+    story.desk.open_path("/a.txt".into());
+    assert_eq!(story.notices().len(), 1);
+    assert_eq!(story.desk.snapshot().opening, None);
+    story.desk.open_sample();
+    story.desk.restart_worker();
+    assert!(
+        story
+            .look()
+            .iter()
+            .any(|effect| matches!(effect, Effect::RestartWorker))
+    );
+    story.hello();
+    story.hear(model("mini"));
+    story.ask("Why?");
+}
+
+#[test]
+fn what_was_held_for_a_dead_worker_fails_with_it() {
+    let mut story = Story::ready();
+    story.ask("First?");
+    story.desk.clear_conversation();
+    story.desk.ask("Second?", "snapkv", None).expect("accepted");
+    story.desk.worker_died(story.now, KILLED);
+    assert_eq!(story.turn().state, TurnState::Failed);
+    story.look();
+    story.hello();
+    story.hear(model("mini"));
+    story.ask("Third?");
+}
+
+#[test]
+fn a_turn_that_was_running_when_kept_was_closed_has_failed() {
+    let mut story = Story::ready();
+    story.ask("Why?");
+    let turns = story.desk.snapshot().turns;
+    let document = story.desk.document().map(|d| OpenDocument::clone(d));
+    let mut later = Story::after(Remembered {
+        document,
+        turns,
+        last_turn: 1,
+        last_document: 1,
+        started_before: true,
+        ..Remembered::default()
+    });
+    let turn = later.turn();
+    assert_eq!(turn.state, TurnState::Failed);
+    assert_eq!(turn.error.as_deref(), Some(CLOSED_BEFORE_END));
+    assert!(later.look().iter().any(
+        |effect| matches!(effect, Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Failed)
+    ));
+    later.hello();
+    later.hear(model("mini"));
+    let (next, _) = later.ask("Why?");
+    assert_eq!(next, 2);
+}
