@@ -104,5 +104,16 @@ describe('steps', () => {
       { start: 80, end: 81, share: 8 / 12 },
     ])
     expect(regionsOf({ ...all, counts: new Uint16Array(100) })).toEqual([])
+    // Everything kept: still places to go to, one after the other.
+    const full = regionsOf({ ...all, counts: new Uint16Array(100).fill(12) })
+    expect(full).toEqual([
+      { start: 0, end: 64, share: 1 },
+      { start: 64, end: 100, share: 1 },
+    ])
+    // Many tokens kept a little less than the strongest do not hide it.
+    const dense = new Uint16Array(1000).fill(7)
+    dense[500] = 12
+    const ends = Uint32Array.from({ length: 1000 }, (_, i) => i + 1)
+    expect(regionsOf({ ends, counts: dense, slots: 12 })).toEqual([{ start: 500, end: 501, share: 1 }])
   })
 })

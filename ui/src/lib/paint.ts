@@ -24,7 +24,7 @@ export function paint(
   runs: readonly Run[] | null,
   passage: Passage | null,
 ): boolean {
-  const pieces = split(words(text, runs ?? [{ start, end, step: 0 }]), passage)
+  const pieces = split(words(text, runs ?? [{ start, end, step: 0 }]), passage && trimmed(text, passage))
   const state = `${start},${end};` + pieces.map((p) => `${p.end}:${p.step}${p.marked ? 'm' : ''}`).join(' ')
   if (painted.get(element) === state) return false
   painted.set(element, state)
@@ -69,6 +69,12 @@ function words(text: string, runs: readonly Run[]): Run[] {
     push(end, run.end, 0)
   }
   return found
+}
+
+function trimmed(text: string, { start, end }: Passage): Passage {
+  while (start < end && isSpace(text.charCodeAt(start))) start++
+  while (end > start && isSpace(text.charCodeAt(end - 1))) end--
+  return { start, end }
 }
 
 interface Piece extends Run {

@@ -91,28 +91,50 @@ export interface Region {
   share: number
 }
 
+/** Regions join tokens that are at most this far apart, and are not longer than that many tokens. */
+const NEAR = 12
+const LONGEST = 64
+
 /**
- * The strongly kept places, in order: tokens in at least half of the slots (or half of what the strongest has), those closer
- * than `near` tokens joined.
+ * The strongly kept places, in order: the tokens in the most slots, at least half as many as the strongest and about one in
+ * twenty-five of all, those near each other joined.
  */
-export function regionsOf({ ends, counts, slots }: Tokens, near = 24): Region[] {
+export function regionsOf({ ends, counts, slots }: Tokens): Region[] {
   let strongest = 0
   for (let i = 0; i < counts.length; i++) strongest = Math.max(strongest, counts[i]!)
   if (strongest === 0 || slots === 0) return []
-  const least = Math.min(slots, strongest) / 2
+  const least = threshold(counts, strongest)
   const regions: Region[] = []
-  let last = -Infinity
+  let first = -1
+  let last = -1
   for (let i = 0; i < counts.length; i++) {
     const count = counts[i]!
     if (count < least) continue
-    const start = i > 0 ? ends[i - 1]! : 0
     const share = Math.min(1, count / slots)
     const region = regions[regions.length - 1]
-    if (region && i - last <= near) {
+    if (region && i - last <= NEAR && i - first < LONGEST) {
       region.end = ends[i]!
       region.share = Math.max(region.share, share)
-    } else regions.push({ start, end: ends[i]!, share })
+    } else {
+      regions.push({ start: i > 0 ? ends[i - 1]! : 0, end: ends[i]!, share })
+      first = i
+    }
     last = i
   }
   return regions
+}
+
+/** The smallest count from half of `strongest` on that not too many tokens reach; `strongest` if all do. */
+function threshold(counts: Uint16Array, strongest: number): number {
+  const many = new Uint32Array(strongest + 1)
+  for (let i = 0; i < counts.length; i++) many[counts[i]!]!++
+  const most = Math.max(20, counts.length / 25)
+  let reached = 0
+  let least = strongest
+  for (let count = strongest; count >= Math.max(1, strongest / 2); count--) {
+    reached += many[count]!
+    if (reached > most && count < strongest) break
+    least = count
+  }
+  return least
 }
