@@ -145,7 +145,7 @@ impl MapGrid {
     pub fn slots(&self, layer: Option<usize>) -> u32 {
         let layers = match layer {
             None => self.layers_done(),
-            Some(layer) => usize::from(self.plane(layer).is_some()),
+            Some(layer) => usize::from(self.layer(layer).is_some()),
         };
         (layers * self.kv_heads) as u32
     }
@@ -154,7 +154,7 @@ impl MapGrid {
     pub fn counts(&self, layer: Option<usize>) -> Vec<u16> {
         match layer {
             None => self.totals.clone(),
-            Some(layer) => match self.plane(layer) {
+            Some(layer) => match self.layer(layer) {
                 Some(plane) => plane.iter().map(|&c| u16::from(c)).collect(),
                 None => vec![0; self.tokens()],
             },
@@ -170,12 +170,13 @@ impl MapGrid {
             kept: u32::from(self.totals[token]),
             slots: self.slots(None),
             per_layer: (0..self.planes.len())
-                .map(|layer| self.plane(layer).map_or(0, |plane| plane[token]))
+                .map(|layer| self.layer(layer).map_or(0, |plane| plane[token]))
                 .collect(),
         })
     }
 
-    fn plane(&self, layer: usize) -> Option<&[u8]> {
+    /// `[tokens]`: kv heads of one layer that keep each token, if the layer has arrived.
+    pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }
 

@@ -40,7 +40,7 @@ pub use ledger::{MemoryLedger, MemoryNow};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
 pub use prefill::{Prefill, PrefillOutcome};
-pub use prompt::{Part, Prompt, PromptToken};
+pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};

@@ -67,14 +67,20 @@ impl Prompt {
         if question.is_empty() {
             return Err(EngineError::EmptyQuestion);
         }
-        let tokenizer = model.tokenizer()?;
-        let context = model.config().context;
-        // A token has at most so many bytes, so some texts are refused without being tokenised.
-        let at_least = document.len() / tokenizer.longest_token_bytes().max(1);
-        if at_least > context {
+        if let Some(at_least) = surely_too_long(model, document)? {
             let have = format!("more than {at_least} tokens");
             return Err(too_long(model, document, have, 0)?);
         }
+        let prompt = Self::encode(model, document, question)?;
+        match prompt.too_long(model, document)? {
+            Some(refusal) => Err(refusal),
+            None => Ok(prompt),
+        }
+    }
+
+    /// The tokens, however many.
+    fn encode(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
+        let tokenizer = model.tokenizer()?;
         let content = format!("{DOCUMENT_MARK}\n\nQuestion: {QUESTION_MARK}");
         let message = Message {
             role: "user".to_owned(),
@@ -105,29 +111,30 @@ impl Prompt {
         let question_range = ids.len()..ids.len() + question_ids.len();
         ids.extend(question_ids);
         ids.extend(tokenizer.encode_with_control(after));
-
-        if ids.len() + SMALLEST_ANSWER > context {
-            let around = ids.len() - document_range.len();
-            if around + SMALLEST_ANSWER >= context {
-                return Err(EngineError::QuestionTooLong {
-                    model: model.name().to_owned(),
-                    tokens: around,
-                    context,
-                });
-            }
-            return Err(too_long(
-                model,
-                document,
-                format!("{} tokens", ids.len()),
-                around,
-            )?);
-        }
         Ok(Self {
             ids,
             document: document_range,
             question: question_range,
             spans,
         })
+    }
+
+    /// The refusal, if the model reads fewer tokens than this and a short answer.
+    fn too_long(&self, model: &Model, document: &str) -> Result<Option<EngineError>, EngineError> {
+        let context = model.config().context;
+        if self.len() + SMALLEST_ANSWER <= context {
+            return Ok(None);
+        }
+        let around = self.len() - self.document.len();
+        if around + SMALLEST_ANSWER >= context {
+            return Ok(Some(EngineError::QuestionTooLong {
+                model: model.name().to_owned(),
+                tokens: around,
+                context,
+            }));
+        }
+        let have = format!("{} tokens", self.len());
+        too_long(model, document, have, around).map(Some)
     }
 
     /// Tokens of the whole prompt.
@@ -163,6 +170,51 @@ impl Prompt {
             span.start as usize..span.end as usize
         })
     }
+}
+
+/// How long a document is for a model, before anything is asked.
+#[derive(Debug)]
+pub struct DocumentLength {
+    /// Tokens of the document; where it is far too long, at least so many.
+    pub tokens: usize,
+    /// Tokens of a prompt with it and a question of ordinary length.
+    pub prompt_tokens: usize,
+    /// The refusal, if no ordinary question can be asked about it.
+    pub too_long: Option<EngineError>,
+}
+
+/// Stands for a question of ordinary length: about 16 tokens.
+const ORDINARY_QUESTION: &str =
+    "What does the document say about the harbour, and who was the first to write it down?";
+
+impl DocumentLength {
+    /// Counts the tokens of `document` for `model`: a second or so for a book.
+    ///
+    /// # Errors
+    /// What is wrong with the model's tokenizer or chat template.
+    pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
+        if let Some(at_least) = surely_too_long(model, document)? {
+            let have = format!("more than {at_least} tokens");
+            return Ok(Self {
+                tokens: at_least,
+                prompt_tokens: at_least,
+                too_long: Some(too_long(model, document, have, 0)?),
+            });
+        }
+        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION)?;
+        Ok(Self {
+            tokens: prompt.document.len(),
+            prompt_tokens: prompt.len(),
+            too_long: prompt.too_long(model, document)?,
+        })
+    }
+}
+
+/// Tokens that `document` has at least, if these are already too many. A token has at most so many bytes, so some texts need
+/// not be tokenised.
+fn surely_too_long(model: &Model, document: &str) -> Result<Option<usize>, EngineError> {
+    let at_least = document.len() / model.tokenizer()?.longest_token_bytes().max(1);
+    Ok((at_least > model.config().context).then_some(at_least))
 }
 
 /// The refusal of a document that is too long, with what would fit: `around` tokens are not the document's.

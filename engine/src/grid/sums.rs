@@ -94,7 +94,7 @@ impl MapGrid {
 
     /// The pieces from the one that ends with token `first` on; `first` has a width, or there is none.
     fn pieces(&self, first: usize, layer: Option<usize>) -> impl Iterator<Item = Piece> + '_ {
-        let plane = layer.and_then(|layer| self.plane(layer));
+        let plane = layer.and_then(|layer| self.layer(layer));
         let count = move |token: usize| match (layer, plane) {
             (None, _) => u32::from(self.totals[token]),
             (Some(_), Some(plane)) => u32::from(plane[token]),

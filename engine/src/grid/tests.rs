@@ -168,7 +168,7 @@ fn ends_count_utf16_and_broken_characters_have_no_width() {
         [1, 4],
         "a part after a whole character"
     );
-    assert_eq!(ends16("", &[]), []);
+    assert!(ends16("", &[]).is_empty());
     // A character is as kept as its most kept token.
     let mut grid = MapGrid::new(1, 1, vec![1, 2, 2, 4, 5]);
     grid.set_layer(0, &[0, 0, 1, 0, 0]).unwrap();
@@ -183,7 +183,7 @@ fn an_empty_document_has_an_empty_map() {
     let mut grid = MapGrid::new(2, 2, Vec::new());
     grid.set_layer(0, &[]).unwrap();
     assert_eq!(grid.strip(3, None), [0; 6]);
-    assert_eq!(grid.strip(0, None), []);
+    assert!(grid.strip(0, None).is_empty());
     assert_eq!(grid.share_of(0..9), (0.0, 0.0));
     assert_eq!(MapGrid::from_bytes(&grid.to_bytes()), Ok(grid));
 }

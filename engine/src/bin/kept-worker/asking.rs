@@ -1,0 +1,257 @@
+//! The thread that answers questions, one after another, and says what becomes of each while it works.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use kept_engine::kernels::Stop;
+use kept_engine::protocol::{AnswerFacts, Failure, MethodChoice, Reply, SourceInfo};
+use kept_engine::{
+    Answer, Ask, CompactLayer, EngineError, MapGrid, MemoryNow, Progress, Prompt, Reading,
+    Sampling, Source, Watch, ends16,
+};
+
+use crate::desk::{Input, parse_budget};
+use crate::opening::{OpenDocument, OpenModel};
+use crate::output::Output;
+
+/// A question as it was asked.
+pub struct Question {
+    pub text: String,
+    pub method: MethodChoice,
+    pub budget: Option<String>,
+    pub max_tokens: usize,
+    pub temperature: f32,
+    pub seed: u64,
+}
+
+/// A question to be answered, and about what.
+pub struct Job {
+    pub ticket: u64,
+    pub model: Arc<OpenModel>,
+    pub document: Arc<OpenDocument>,
+    pub stop: Stop,
+    pub question: Question,
+}
+
+/// Starts the thread. What it says goes to `output`, but for the last word on each question, which goes to the desk.
+pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
+    let (jobs, queue) = channel::<Job>();
+    let named = std::thread::Builder::new().name("questions".to_owned());
+    let started = named.spawn(move || {
+        for job in queue {
+            let ticket = job.ticket;
+            let answered = catch_unwind(AssertUnwindSafe(|| answer(job, &output)));
+            let broken = answered.is_err();
+            let reply = answered.unwrap_or_else(|_| Reply::Failed {
+                ticket: Some(ticket),
+                what: Failure::Ask,
+                message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
+                stopped: false,
+            });
+            if inbox.send(Input::Ended { reply, broken }).is_err() {
+                return;
+            }
+        }
+    });
+    if let Err(error) = started {
+        eprintln!("kept-worker: no thread could be started ({error})");
+        std::process::exit(crate::BROKEN);
+    }
+    jobs
+}
+
+/// Answers one question; gives the last word on it.
+fn answer(job: Job, output: &Output) -> Reply {
+    let ticket = job.ticket;
+    let failed = |message: String, stopped: bool| Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Ask,
+        message,
+        stopped,
+    };
+    let Question {
+        text,
+        method,
+        budget,
+        max_tokens,
+        temperature,
+        seed,
+    } = &job.question;
+    if *max_tokens == 0 {
+        return failed(
+            "an answer of at most 0 tokens is no answer; allow at least 1".to_owned(),
+            false,
+        );
+    }
+    let budget = match parse_budget(budget.as_deref()) {
+        Ok(budget) => budget,
+        Err(why) => return failed(why, false),
+    };
+    let sampling = Sampling {
+        temperature: f64::from(*temperature),
+        seed: *seed,
+        ..Sampling::default()
+    };
+    let ask = Ask {
+        document: &job.document.document,
+        question: text,
+        method,
+        budget,
+        sampling: &sampling,
+        max_tokens: *max_tokens,
+    };
+    let engine = &job.model.engine;
+    let mut watching = Watching::new(ticket, &job, output);
+    match engine.ask_watched(&ask, &mut watching, &job.stop) {
+        Ok(answer) => Reply::Answered {
+            ticket,
+            answer: watching.facts(answer, method.name.clone()),
+        },
+        Err(error) => failed(error.to_string(), matches!(error, EngineError::Stopped)),
+    }
+}
+
+/// Says what happens to a question while it happens, and keeps the map of it.
+struct Watching<'a> {
+    ticket: u64,
+    model: &'a OpenModel,
+    document: &'a OpenDocument,
+    output: &'a Output,
+    started: Instant,
+    first_token: Option<f64>,
+    /// Positions of the document's tokens in the prompt.
+    positions: Range<usize>,
+    grid: MapGrid,
+    memory: MemoryNow,
+}
+
+impl<'a> Watching<'a> {
+    fn new(ticket: u64, job: &'a Job, output: &'a Output) -> Self {
+        Self {
+            ticket,
+            model: &job.model,
+            document: &job.document,
+            output,
+            started: Instant::now(),
+            first_token: None,
+            positions: 0..0,
+            grid: MapGrid::new(0, 0, Vec::new()),
+            memory: MemoryNow::default(),
+        }
+    }
+
+    fn facts(self, answer: Answer, method: String) -> AnswerFacts {
+        let prompt_tokens = answer.prompt.len();
+        let decode_tokens_per_second = answer.decode_tokens_per_second();
+        // A document that the window gave back has its notes in its facts alone.
+        let mut notes = self.document.info.notes.clone();
+        let told = |note: &String| !self.document.info.notes.contains(note);
+        notes.extend(answer.notes.into_iter().filter(told));
+        AnswerFacts {
+            sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
+            text: answer.text,
+            finish: answer.finish,
+            method,
+            model: self.model.facts.name.clone(),
+            prompt_tokens,
+            answer_tokens: answer.answer_tokens,
+            rows_per_layer: answer.rows_per_layer,
+            kv_bytes: answer.kv_bytes,
+            kv_bytes_full: answer.kv_bytes_full,
+            peak_bytes: answer.peak_bytes,
+            prefill_seconds: answer.prefill_seconds,
+            select_seconds: answer.select_seconds,
+            decode_seconds: answer.decode_seconds,
+            decode_tokens_per_second,
+            first_token_seconds: self
+                .first_token
+                .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),
+            notes,
+            memory: self.memory,
+        }
+    }
+
+    fn source(&self, source: Source) -> SourceInfo {
+        let text = &self.document.document.text;
+        let units = |range: &str| range.encode_utf16().count();
+        let start16 = units(&text[..source.start]);
+        let end16 = start16 + units(&text[source.start..source.end]);
+        SourceInfo {
+            start: source.start,
+            end: source.end,
+            start16,
+            end16,
+            page: source.page,
+            text: source.text,
+            weight: source.weight,
+            kept: self.grid.share_of(start16 as u32..end16 as u32).0,
+        }
+    }
+}
+
+impl Watch for Watching<'_> {
+    fn prompt(&mut self, prompt: &Prompt) {
+        let facts = &self.model.facts;
+        let ends = ends16(&self.document.document.text, &prompt.spans);
+        let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        self.positions = prompt.document.clone();
+        self.grid = MapGrid::new(facts.layers, facts.kv_heads, ends);
+        self.output.say_with(
+            &Reply::Prompt {
+                ticket: self.ticket,
+                prompt_tokens: prompt.len(),
+                document_tokens: prompt.document.len(),
+                layers: facts.layers,
+                kv_heads: facts.kv_heads,
+                kv_bytes_full: facts.bytes_per_row * prompt.len() as u64,
+            },
+            &bytes,
+        );
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let counts = kept.counts(self.positions.clone());
+        if self.grid.layer(layer) == Some(counts.as_slice()) {
+            return; // Said before.
+        }
+        if let Err(error) = self.grid.set_layer(layer, &counts) {
+            tracing::error!(%error, "a layer does not fit the map");
+        }
+        let reply = Reply::Layer {
+            ticket: self.ticket,
+            layer,
+        };
+        self.output.say_with(&reply, &counts);
+    }
+
+    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
+        self.memory = memory.with_system();
+        self.output.say(&Reply::Progress {
+            ticket: self.ticket,
+            progress: *progress,
+            memory: self.memory,
+        });
+    }
+
+    fn read(&mut self, read: &Reading) {
+        self.output.say(&Reply::Read {
+            ticket: self.ticket,
+            prompt_tokens: read.prompt_tokens,
+            kv_bytes: read.kv_bytes,
+            kv_bytes_full: read.kv_bytes_full,
+            seconds: read.seconds,
+        });
+    }
+
+    fn token(&mut self, text: &str) {
+        self.first_token
+            .get_or_insert_with(|| self.started.elapsed().as_secs_f64());
+        self.output.say(&Reply::Token {
+            ticket: self.ticket,
+            text: text.to_owned(),
+        });
+    }
+}

@@ -1,0 +1,372 @@
+//! What is open, what is being opened, what is being asked: every decision is made here, one at a time.
+//!
+//! A question or an estimate that needs something which is still being opened waits for it; one that needs something nobody
+//! opens is refused.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use kept_engine::kernels::Stop;
+use kept_engine::policies::Budget;
+use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
+use kept_engine::{DocumentLength, Engine, Estimate};
+
+use crate::asking::{self, Job, Question};
+use crate::facts;
+use crate::opening::{self, OpenDocument, OpenModel, Outcome};
+use crate::output::Output;
+
+/// What the desk hears.
+pub enum Input {
+    /// From the window, with its bytes.
+    Request(Request, Vec<u8>),
+    /// A message that was JSON, but no request; the sentence says why.
+    NotUnderstood(String),
+    /// Opening a model has ended; the number tells which.
+    ModelOpened(u64, Outcome<Arc<OpenModel>>),
+    /// Opening a document has ended.
+    DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
+    /// The document's tokens were counted.
+    Counted(u64, Outcome<DocumentLength>),
+    /// The question has ended with this reply; `broken` after a bug in the engine.
+    Ended { reply: Reply, broken: bool },
+}
+
+/// The question that runs.
+struct Running {
+    ticket: u64,
+    stop: Stop,
+}
+
+/// See the head of this file.
+pub struct Desk {
+    output: Output,
+    inbox: Sender<Input>,
+    jobs: Sender<Job>,
+    model: Option<Arc<OpenModel>>,
+    document: Option<Arc<OpenDocument>>,
+    /// The open document's length for the open model, once it is counted.
+    length: Option<Outcome<DocumentLength>>,
+    /// Numbers of what is being opened or counted now. What ends under another number is no longer wanted.
+    opening_model: Option<u64>,
+    opening_document: Option<u64>,
+    counting: Option<u64>,
+    /// The last number given.
+    number: u64,
+    running: Option<Running>,
+    /// Questions and estimates that wait for something to be opened or counted.
+    waiting: Vec<Request>,
+}
+
+impl Desk {
+    /// A desk with nothing on it. Whatever works for it reports to `inbox`.
+    pub fn new(output: Output, inbox: Sender<Input>) -> Self {
+        Self {
+            jobs: asking::start(output.clone(), inbox.clone()),
+            output,
+            inbox,
+            model: None,
+            document: None,
+            length: None,
+            opening_model: None,
+            opening_document: None,
+            counting: None,
+            number: 0,
+            running: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Decides until nobody is left to say anything.
+    pub fn run(mut self, inputs: Receiver<Input>) {
+        for input in inputs {
+            match input {
+                Input::Request(request, bytes) => self.request(request, bytes),
+                Input::NotUnderstood(why) => self.fail(
+                    None,
+                    Failure::Request,
+                    format!("the engine was asked for something it does not know ({why}); install window and engine of the same version"),
+                ),
+                Input::ModelOpened(number, outcome) => self.model_opened(number, outcome),
+                Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
+                Input::Counted(number, outcome) if self.counting == Some(number) => {
+                    self.counting = None;
+                    self.tell_length(&outcome);
+                    self.length = Some(outcome);
+                    self.settle();
+                }
+                Input::Counted(..) => {}
+                Input::Ended { reply, broken } => self.ended(&reply, broken),
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request, bytes: Vec<u8>) {
+        match request {
+            Request::OpenModel { model } => self.open_model(model),
+            Request::OpenDocument { path } => self.open_document(path),
+            Request::AdoptDocument { document } => {
+                self.give_up_document();
+                let adopted = String::from_utf8(bytes)
+                    .map_err(|_| {
+                        format!(
+                            "the text of {} is not UTF-8; open the file again",
+                            document.name
+                        )
+                    })
+                    .and_then(|text| facts::adopted(&document, text));
+                match adopted {
+                    Ok(text) => self.place(Arc::new(OpenDocument {
+                        info: document,
+                        document: text,
+                    })),
+                    Err(why) => self.fail(None, Failure::Request, why),
+                }
+            }
+            Request::Estimate { .. } | Request::Ask { .. } => self.consider(request),
+            Request::Stop { ticket: 0 } => self.give_up_document(),
+            Request::Stop { ticket } => self.stop(ticket),
+        }
+    }
+
+    fn open_model(&mut self, choice: String) {
+        if self.opening_model.is_some() {
+            self.stopped(None, Failure::Model);
+        }
+        self.opening_model = Some(self.next_number());
+        opening::model(self.number, choice, self.inbox.clone());
+    }
+
+    fn model_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenModel>>) {
+        if self.opening_model != Some(number) {
+            return;
+        }
+        self.opening_model = None;
+        match outcome {
+            Ok(model) => {
+                self.output.say(&Reply::Model {
+                    model: model.facts.clone(),
+                });
+                self.model = Some(model);
+                self.count();
+            }
+            // The model before stays open.
+            Err(why) => self.fail(None, Failure::Model, why),
+        }
+        self.settle();
+    }
+
+    fn open_document(&mut self, path: PathBuf) {
+        self.give_up_document();
+        self.opening_document = Some(self.next_number());
+        opening::document(self.number, path, self.inbox.clone());
+    }
+
+    fn document_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenDocument>>) {
+        if self.opening_document != Some(number) {
+            return;
+        }
+        self.opening_document = None;
+        match outcome {
+            Ok(document) => {
+                let reply = Reply::Document {
+                    document: document.info.clone(),
+                };
+                let text = document.document.text.as_bytes();
+                self.output.say_with(&reply, text);
+                self.place(document);
+            }
+            // The document before stays open.
+            Err(why) => self.fail(None, Failure::Document, why),
+        }
+        self.settle();
+    }
+
+    /// Nobody waits any more for the document that is being opened. Its thread finds out when it is done.
+    fn give_up_document(&mut self) {
+        if self.opening_document.take().is_some() {
+            self.stopped(None, Failure::Document);
+            self.settle();
+        }
+    }
+
+    fn place(&mut self, document: Arc<OpenDocument>) {
+        self.document = Some(document);
+        self.count();
+        self.settle();
+    }
+
+    /// Counts the document's tokens for the model, if both are there.
+    fn count(&mut self) {
+        (self.length, self.counting) = (None, None);
+        if let (Some(model), Some(document)) = (self.model.clone(), self.document.clone()) {
+            self.counting = Some(self.next_number());
+            opening::count(self.number, model, document, self.inbox.clone());
+        }
+    }
+
+    fn tell_length(&self, counted: &Outcome<DocumentLength>) {
+        let Some(model) = &self.model else { return };
+        let (tokens, message) = match counted {
+            Ok(length) => (
+                length.tokens,
+                length.too_long.as_ref().map(ToString::to_string),
+            ),
+            Err(why) => (0, Some(why.clone())),
+        };
+        self.output.say(&Reply::Tokens {
+            tokens,
+            context: model.facts.context,
+            fits: message.is_none(),
+            message,
+        });
+    }
+
+    /// Goes through what waited, now that something has changed.
+    fn settle(&mut self) {
+        for request in std::mem::take(&mut self.waiting) {
+            self.consider(request);
+        }
+    }
+
+    /// Answers, refuses or puts off a question or an estimate.
+    fn consider(&mut self, request: Request) {
+        let (ticket, what) = match &request {
+            Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
+            Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
+            _ => return,
+        };
+        let asks = |request: &Request| matches!(request, Request::Ask { .. });
+        if asks(&request) && (self.running.is_some() || self.waiting.iter().any(asks)) {
+            let why = "another question is being answered; wait for it or stop it, then ask again";
+            return self.fail(Some(ticket), what, why.to_owned());
+        }
+        let (model, document) = match (self.model.clone(), self.document.clone()) {
+            (Some(model), Some(document)) => (model, document),
+            (None, _) if self.opening_model.is_none() => {
+                let why = "no model is open; choose a model first";
+                return self.fail(Some(ticket), what, why.to_owned());
+            }
+            (_, None) if self.opening_document.is_none() => {
+                let why = "no document is open; open one first";
+                return self.fail(Some(ticket), what, why.to_owned());
+            }
+            _ => return self.waiting.push(request),
+        };
+        match request {
+            Request::Estimate { method, budget, .. } => match &self.length {
+                None => self.waiting.push(Request::Estimate {
+                    ticket,
+                    method,
+                    budget,
+                }),
+                Some(length) => match estimate(&model.engine, length, &method, budget) {
+                    Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
+                    Err(why) => self.fail(Some(ticket), what, why),
+                },
+            },
+            Request::Ask {
+                question,
+                method,
+                budget,
+                max_tokens,
+                temperature,
+                seed,
+                ..
+            } => {
+                let stop = Stop::new();
+                let job = Job {
+                    ticket,
+                    model,
+                    document,
+                    stop: stop.clone(),
+                    question: Question {
+                        text: question,
+                        method,
+                        budget,
+                        max_tokens,
+                        temperature,
+                        seed,
+                    },
+                };
+                match self.jobs.send(job) {
+                    Ok(()) => self.running = Some(Running { ticket, stop }),
+                    // Its thread never ends by itself.
+                    Err(_) => std::process::exit(crate::BROKEN),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, reply: &Reply, broken: bool) {
+        self.running = None;
+        self.output.say(reply);
+        if broken && let Some(model) = self.model.take() {
+            // Nothing that the bug may have left behind is used again.
+            self.open_model(model.facts.choice.clone());
+        }
+    }
+
+    fn stop(&mut self, ticket: u64) {
+        if let Some(running) = self.running.as_ref().filter(|r| r.ticket == ticket) {
+            running.stop.request();
+            return;
+        }
+        let before = self.waiting.len();
+        self.waiting
+            .retain(|request| !matches!(request, Request::Ask { ticket: t, .. } if *t == ticket));
+        if self.waiting.len() < before {
+            self.stopped(Some(ticket), Failure::Ask);
+        }
+    }
+
+    fn fail(&self, ticket: Option<u64>, what: Failure, message: String) {
+        self.output.say(&Reply::Failed {
+            ticket,
+            what,
+            message,
+            stopped: false,
+        });
+    }
+
+    fn stopped(&self, ticket: Option<u64>, what: Failure) {
+        self.output.say(&Reply::Failed {
+            ticket,
+            what,
+            message: "stopped".to_owned(),
+            stopped: true,
+        });
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}
+
+/// What a question of ordinary length would cost, or why it cannot be asked.
+fn estimate(
+    engine: &Engine,
+    length: &Outcome<DocumentLength>,
+    method: &MethodChoice,
+    budget: Option<String>,
+) -> Result<Estimate, String> {
+    let length = length.as_ref().map_err(Clone::clone)?;
+    if let Some(refusal) = &length.too_long {
+        return Err(refusal.to_string());
+    }
+    let budget = parse_budget(budget.as_deref())?;
+    let room = Engine::DEFAULT_MAX_TOKENS;
+    engine
+        .estimate(length.prompt_tokens, method, budget, room)
+        .map_err(|error| error.to_string())
+}
+
+/// The budget as a person wrote it.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
+    budget
+        .map(|text| text.parse::<Budget>().map_err(|error| error.to_string()))
+        .transpose()
+}

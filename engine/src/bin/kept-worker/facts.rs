@@ -1,0 +1,146 @@
+//! What the engine knows, as the protocol says it, and back.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kept_engine::documents::{Document, Kind, Page};
+use kept_engine::kernels::{simd_level, threads};
+use kept_engine::policies;
+use kept_engine::protocol::{
+    DocumentInfo, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
+};
+use kept_engine::{Engine, document_notes, total_memory};
+
+/// The method that a window begins with.
+const DEFAULT_METHOD: &str = "snapkv";
+
+/// The first message.
+pub fn hello() -> Reply {
+    Reply::Hello {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        simd: format!("{:?}", simd_level()).to_lowercase(),
+        threads: threads::count(),
+        total_memory: total_memory(),
+        methods: policies::methods().iter().map(method).collect(),
+        default_method: DEFAULT_METHOD.to_owned(),
+        default_max_tokens: Engine::DEFAULT_MAX_TOKENS,
+    }
+}
+
+fn method(info: &policies::MethodInfo) -> MethodFacts {
+    let parameter = |p: &policies::Parameter| ParameterFacts {
+        name: p.name.to_owned(),
+        default: p.default.to_owned(),
+        range: p.range.to_owned(),
+        meaning: p.meaning.to_owned(),
+    };
+    MethodFacts {
+        name: info.name.to_owned(),
+        title: info.title.to_owned(),
+        paper: info.paper.to_owned(),
+        keeps: info.keeps.to_owned(),
+        acts: info.acts.to_owned(),
+        positions: info.positions.to_owned(),
+        parameters: info.parameters.iter().map(parameter).collect(),
+    }
+}
+
+/// An open model. `choice` is what was asked for, `path` the file.
+pub fn model(engine: &Engine, choice: &str, path: &Path) -> ModelFacts {
+    let model = engine.model();
+    let config = model.config();
+    let architecture = model.gguf().text("general.architecture").ok().flatten();
+    let (mut parameters, mut bytes) = (0u64, BTreeMap::new());
+    for tensor in model.gguf().tensors() {
+        parameters += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
+        *bytes.entry(tensor.kind.name()).or_insert(0) += tensor.bytes;
+    }
+    let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+    ModelFacts {
+        name: model.name().to_owned(),
+        choice: choice.to_owned(),
+        file: path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+        quantisation: most.map_or_else(String::new, |(kind, _)| kind.to_string()),
+        architecture: architecture.unwrap_or("unknown").to_owned(),
+        layers: config.layers,
+        q_heads: config.q_heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        context: config.context,
+        parameters,
+        weights_bytes: model.weights_bytes(),
+        bytes_per_row: engine.bytes_per_row(),
+    }
+}
+
+/// What the window is told of a document.
+pub fn document(document: &Document) -> DocumentInfo {
+    let kind = match document.kind {
+        Kind::Markdown => "markdown",
+        Kind::SourceCode { .. } => "code",
+        Kind::Pdf => "pdf",
+        _ => "text",
+    };
+    DocumentInfo {
+        name: document.name.clone(),
+        kind: kind.to_owned(),
+        encoding: document.encoding.to_owned(),
+        source_bytes: document.source_bytes,
+        skipped_bytes: document.skipped_bytes,
+        malformed: document.malformed,
+        unread_pages: document.unread_pages.clone(),
+        pages: (document.pages.iter())
+            .map(|page| PageInfo {
+                number: page.number,
+                start: page.range.start,
+                end: page.range.end,
+            })
+            .collect(),
+        notes: document_notes(document),
+    }
+}
+
+/// A document from what the window kept of it. What only mattered for its notes is not restored: `info` has the notes.
+/// Refuses pages that do not tile the text, in one sentence.
+pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
+    let mut end = 0;
+    for page in &info.pages {
+        if page.start != end || page.end < page.start || !text.is_char_boundary(page.end) {
+            return Err(format!(
+                "page {} of {} does not lie in its text; open the file again",
+                page.number, info.name
+            ));
+        }
+        end = page.end;
+    }
+    if !info.pages.is_empty() && end != text.len() {
+        return Err(format!(
+            "the pages of {} do not cover its text; open the file again",
+            info.name
+        ));
+    }
+    Ok(Document {
+        name: info.name.clone(),
+        kind: match info.kind.as_str() {
+            "markdown" => Kind::Markdown,
+            "code" => Kind::SourceCode { language: "code" },
+            "pdf" => Kind::Pdf,
+            _ => Kind::PlainText,
+        },
+        text,
+        pages: (info.pages.iter())
+            .map(|page| Page {
+                number: page.number,
+                range: page.start..page.end,
+            })
+            .collect(),
+        encoding: "UTF-8",
+        source_bytes: info.source_bytes,
+        skipped_bytes: info.skipped_bytes,
+        malformed: 0,
+        unread_pages: Vec::new(),
+    })
+}
