@@ -134,7 +134,8 @@ pub async fn estimate(
     let mut estimate = answer
         .await
         .map_err(|_| "The engine has ended before it answered.".to_owned())??;
-    (estimate.memory.available, estimate.memory.total) = crate::machine::memory();
+    estimate.memory.available = kept_engine::available_memory();
+    estimate.memory.total = kept_engine::total_memory();
     Ok(estimate)
 }
 

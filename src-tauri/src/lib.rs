@@ -9,7 +9,6 @@ pub mod commands;
 pub mod contract;
 pub mod desk;
 pub mod drop;
-mod machine;
 mod map_views;
 mod offsets;
 mod sample;
