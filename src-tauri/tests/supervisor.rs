@@ -111,7 +111,7 @@ async fn killed_while_reading() {
     let window = Window::open().await;
     window.until_ready().await;
     window.open_slow_model().await;
-    window.open_text("long é.txt", &prose(20_000)).await;
+    window.open_text("long é.txt", &prose(10_000)).await;
     window.until_ready().await;
     window.ask("Why?");
     window
