@@ -19,7 +19,10 @@ addEventListener('error', (event) => {
 })
 addEventListener('unhandledrejection', (event) => tell('unhandledrejection', event.reason))
 document.addEventListener('securitypolicyviolation', (event) =>
-  tell('securitypolicyviolation', `${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`),
+  tell(
+    'securitypolicyviolation',
+    `${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`,
+  ),
 )
 
 if (import.meta.env.MODE === 'mock') (await import('./mock/index')).start()

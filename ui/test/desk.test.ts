@@ -17,7 +17,12 @@ const progress = (done: number, phase: Progress['phase'] = 'reading'): Progress 
   tokensPerSecond: 50,
   secondsLeft: 2,
 })
-const step = (id: number, done: number): AppEvent => ({ event: 'progress', turn: id, progress: progress(done), memory: memory() })
+const step = (id: number, done: number): AppEvent => ({
+  event: 'progress',
+  turn: id,
+  progress: progress(done),
+  memory: memory(),
+})
 
 describe('the desk', () => {
   it('follows a question from asked to done, its answer growing by pieces', () => {
@@ -66,7 +71,11 @@ describe('the desk', () => {
     d.apply({ event: 'opening', name: 'b.pdf' })
     expect(d.opening).toBe('b.pdf')
     expect(d.turns).toHaveLength(1)
-    d.apply({ event: 'document', document: documentFacts({ id: 2, name: 'b.pdf', tokens: null }), turns: [turn({ id: 9 })] })
+    d.apply({
+      event: 'document',
+      document: documentFacts({ id: 2, name: 'b.pdf', tokens: null }),
+      turns: [turn({ id: 9 })],
+    })
     expect([d.opening, d.selected, d.live, d.mapped]).toEqual([null, 9, null, null])
     d.selected = 9
     d.apply({ event: 'document', document: documentFacts({ id: 2, tokens: 77 }), turns: [turn({ id: 9 })] })
@@ -108,7 +117,12 @@ describe('the desk', () => {
 
 describe('the memory bar', () => {
   const settings = { method: 'snapkv', budget: null }
-  const estimate = { promptTokens: 100, rows: 25, memory: memory({ weights: 400, kept: 25, keptFull: 100, scratch: 75 }), note: null }
+  const estimate = {
+    promptTokens: 100,
+    rows: 25,
+    memory: memory({ weights: 400, kept: 25, keptFull: 100, scratch: 75 }),
+    note: null,
+  }
   const sum = (m: Memory) => segments({ phase: 'live', memory: m, full: 0 }).reduce((a, s) => a + s.share, 0)
 
   it('is as wide as the full cache would be', () => {
@@ -146,8 +160,12 @@ describe('the memory bar', () => {
   it('says when the machine is too small', () => {
     const small = { ...estimate, memory: { ...estimate.memory, available: 499 } }
     expect(shortage(figures(null, null, null, small, null, settings))).toContain('only 499 B')
-    expect(shortage(figures(null, null, null, { ...small, memory: { ...small.memory, available: 500 } }, null, settings))).toBeNull()
-    expect(shortage(figures(null, null, null, { ...small, memory: { ...small.memory, available: null } }, null, settings))).toBeNull()
+    expect(
+      shortage(figures(null, null, null, { ...small, memory: { ...small.memory, available: 500 } }, null, settings)),
+    ).toBeNull()
+    expect(
+      shortage(figures(null, null, null, { ...small, memory: { ...small.memory, available: null } }, null, settings)),
+    ).toBeNull()
   })
 })
 

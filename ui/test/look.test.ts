@@ -42,7 +42,13 @@ describe('numbers', () => {
     expect([0, 1.42, 9.96, 59.4, 185, 7800, -1].map(duration)).toEqual([
       '0.0 s', '1.4 s', '10 s', '59 s', '3 min 05 s', '2 h 10 min', '0 s',
     ]) // prettier-ignore
-    expect([0.2, 2.1, 33, 130, 9000].map(left)).toEqual(['1 s left', '3 s left', '35 s left', '2 min left', '2.5 h left'])
+    expect([0.2, 2.1, 33, 130, 9000].map(left)).toEqual([
+      '1 s left',
+      '3 s left',
+      '35 s left',
+      '2 min left',
+      '2.5 h left',
+    ])
     expect([0, 6.42, 812.3].map(rate)).toEqual(['0', '6.4', '812'])
     expect([plural(1, 'page'), plural(128440, 'token')]).toEqual(['1 page', '128,440 tokens'])
   })

@@ -37,7 +37,9 @@ describe('hostile Markdown', () => {
     box.append(render(text))
     const all = [...box.querySelectorAll('*')]
     for (const element of all) {
-      expect(['P', 'CODE', 'PRE', 'EM', 'STRONG', 'BR', 'TABLE', 'THEAD', 'TBODY', 'TR', 'TH', 'TD']).toContain(element.tagName)
+      expect(['P', 'CODE', 'PRE', 'EM', 'STRONG', 'BR', 'TABLE', 'THEAD', 'TBODY', 'TR', 'TH', 'TD']).toContain(
+        element.tagName,
+      )
       expect(element.attributes).toHaveLength(0)
     }
   })
@@ -50,7 +52,9 @@ describe('hostile Markdown', () => {
   })
 
   it('writes links as words', () => {
-    expect(html('[the lease](https://example.com/?a=1&b=2)')).toBe('<p>the lease (https://example.com/?a=1&amp;b=2)</p>\n')
+    expect(html('[the lease](https://example.com/?a=1&b=2)')).toBe(
+      '<p>the lease (https://example.com/?a=1&amp;b=2)</p>\n',
+    )
     expect(html('https://example.com/?a=1&b=2')).toBe('<p>https://example.com/?a=1&amp;b=2</p>\n')
     expect(html('![a quay](q.png)')).toBe('<p>a quay</p>\n')
   })

@@ -52,7 +52,8 @@ function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
   shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
   flushSync()
 }
-const find = <T extends HTMLElement = HTMLElement>(testid: string) => document.querySelector<T>(`[data-testid=${testid}]`)
+const find = <T extends HTMLElement = HTMLElement>(testid: string) =>
+  document.querySelector<T>(`[data-testid=${testid}]`)
 const named = (name: string) => asked.filter((call) => call.name === name)
 async function settle() {
   await new Promise((resolve) => setTimeout(resolve, 0))
@@ -151,7 +152,11 @@ describe('a turn', () => {
     kept.desk.apply({ event: 'turn', turn: turn({ state: 'asked' }) })
     show(Conversation, kept)
     const state = () => find('turn')!.dataset['state']
-    expect([state(), find('progress')?.textContent?.trim(), find('answer')]).toEqual(['asked', 'Starting to read', null])
+    expect([state(), find('progress')?.textContent?.trim(), find('answer')]).toEqual([
+      'asked',
+      'Starting to read',
+      null,
+    ])
 
     kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     kept.desk.apply({
@@ -161,7 +166,10 @@ describe('a turn', () => {
       memory: memory(),
     })
     flushSync()
-    expect([state(), find('progress')?.textContent?.trim()]).toEqual(['reading', 'Reading 43 % · 812 tokens/s · 3 s left'])
+    expect([state(), find('progress')?.textContent?.trim()]).toEqual([
+      'reading',
+      'Reading 43 % · 812 tokens/s · 3 s left',
+    ])
 
     kept.desk.apply({ event: 'turn', turn: turn({ state: 'answering' }) })
     kept.desk.apply({ event: 'token', turn: 1, text: 'The **lessor' })
@@ -200,9 +208,12 @@ describe('a turn', () => {
     show(Turn, kept, { turn: kept.desk.turns[0] })
     expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+· 94 % kept/)
     find('source')!.click()
+    await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
-    expect(find('facts')?.textContent).toBe('1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head · SnapKV, automatic')
+    expect(find('facts')?.textContent).toBe(
+      '1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head · SnapKV, automatic',
+    )
     expect(document.body.textContent).toContain('longest length')
     expect(find('ask-again')?.textContent).toBe('Ask again with Full cache')
     find('ask-again')!.click()

@@ -33,7 +33,12 @@ function byHand({ ends, counts, slots }: Tokens, from: number, to: number): numb
       const holds = start <= at && at < end
       // A piece of a character: empty, and the token that completes the character holds it.
       const completes = ends.findIndex((e) => e > end)
-      const piece = start === end && end <= at && completes >= 0 && at < ends[completes]! && (completes > 0 ? ends[completes - 1]! : 0) === end
+      const piece =
+        start === end &&
+        end <= at &&
+        completes >= 0 &&
+        at < ends[completes]! &&
+        (completes > 0 ? ends[completes - 1]! : 0) === end
       if (holds || piece) most = Math.max(most, counts[i]!)
     })
     steps.push(stepOf(most, slots))
@@ -63,14 +68,22 @@ describe('runsIn', () => {
   })
 
   it('is plain without tokens or slots', () => {
-    expect(runsIn({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 0 }, 0, 5)).toEqual([{ start: 0, end: 5, step: 0 }])
-    expect(runsIn({ ends: new Uint32Array([5]), counts: new Uint16Array([3]), slots: 0 }, 0, 5)).toEqual([{ start: 0, end: 5, step: 0 }])
+    expect(runsIn({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 0 }, 0, 5)).toEqual([
+      { start: 0, end: 5, step: 0 },
+    ])
+    expect(runsIn({ ends: new Uint32Array([5]), counts: new Uint16Array([3]), slots: 0 }, 0, 5)).toEqual([
+      { start: 0, end: 5, step: 0 },
+    ])
     expect(runsIn({ ends: new Uint32Array([5]), counts: new Uint16Array([3]), slots: 4 }, 2, 2)).toEqual([])
   })
 
   it('takes what a block needs from a long document at once', () => {
     const n = 200_000
-    const all = { ends: Uint32Array.from({ length: n }, (_, i) => (i + 1) * 4), counts: new Uint16Array(n).fill(3), slots: 12 }
+    const all = {
+      ends: Uint32Array.from({ length: n }, (_, i) => (i + 1) * 4),
+      counts: new Uint16Array(n).fill(3),
+      slots: 12,
+    }
     const begun = performance.now()
     for (let i = 0; i < 1000; i++) runsIn(all, i * 700, i * 700 + 600)
     // Generous: a search over the whole document a thousand times would take seconds.

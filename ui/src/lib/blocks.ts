@@ -71,7 +71,7 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
     start = -1
   }
 
-  for (let line = from; line < to; ) {
+  for (let line = from; line < to;) {
     const found = text.indexOf('\n', line)
     const stop = found < 0 || found >= to ? to : found
     const next = Math.min(to, stop + 1)

@@ -103,7 +103,8 @@ export class Desk {
   apply(event: AppEvent): void {
     switch (event.event) {
       case 'worker':
-        if (event.worker.message && event.worker.message !== this.worker.message) this.announcement = event.worker.message
+        if (event.worker.message && event.worker.message !== this.worker.message)
+          this.announcement = event.worker.message
         this.worker = event.worker
         return
       case 'methods':
@@ -164,10 +165,7 @@ export class Desk {
     const others = this.notices.filter((n) => !(n.where === where && n.message === message))
     const here = others.filter((n) => n.where === where)
     const surplus = new Set(here.slice(0, Math.max(0, here.length - MOST_NOTICES + 1)).map((n) => n.id))
-    this.notices = [
-      ...others.filter((n) => !surplus.has(n.id)),
-      { id: ++this.#noticeId, kind, where, message },
-    ]
+    this.notices = [...others.filter((n) => !surplus.has(n.id)), { id: ++this.#noticeId, kind, where, message }]
   }
 
   dismiss(id: number): void {

@@ -2,15 +2,7 @@
  * The keyboard, once: what each combination does (`commandOf`) and the list a person is shown.
  */
 
-export type Command =
-  | 'open'
-  | 'settings'
-  | 'composer'
-  | 'shortcuts'
-  | 'stop'
-  | 'next'
-  | 'previous'
-  | 'table'
+export type Command = 'open' | 'settings' | 'composer' | 'shortcuts' | 'stop' | 'next' | 'previous' | 'table'
 
 /** The command of a key press, or null. While typing (`typing`) only combinations with Ctrl and the function keys count. */
 export function commandOf(event: KeyboardEvent, typing: boolean): Command | null {

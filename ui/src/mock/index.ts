@@ -48,7 +48,7 @@ export function start(): void {
 
   function open(which: string | null): DocumentFacts | null {
     if (which === 'none') return null
-    text = which === 'long' ? longText() : (window as unknown as { mockText?: string }).mockText ?? sample
+    text = which === 'long' ? longText() : ((window as unknown as { mockText?: string }).mockText ?? sample)
     const pages = which === 'long' ? pagesOf(text) : []
     return {
       id: ++documentId,
@@ -103,7 +103,10 @@ export function start(): void {
 
   function rowsOf(budget: string | null, tokens: number): number {
     const share = /^([\d.]+)%$/.exec(budget ?? '25%')
-    return Math.min(tokens, share ? Math.max(1, Math.floor((tokens * Number(share[1])) / 100)) : Number.parseInt(budget ?? '256'))
+    return Math.min(
+      tokens,
+      share ? Math.max(1, Math.floor((tokens * Number(share[1])) / 100)) : Number.parseInt(budget ?? '256'),
+    )
   }
 
   function memory(kept: number, full: number): Memory {
@@ -220,7 +223,8 @@ export function start(): void {
       case 'estimate': {
         const tokens = snapshot.document?.tokens ?? 0
         const rows = args.method === 'full' ? tokens : rowsOf(args.budget, tokens)
-        if (!Number.isFinite(rows)) throw `"${String(args.budget)}" is not a budget: write rows (512), a share (25%) or bytes (64MiB).`
+        if (!Number.isFinite(rows))
+          throw `"${String(args.budget)}" is not a budget: write rows (512), a share (25%) or bytes (64MiB).`
         return { promptTokens: tokens, rows, memory: memory(rows * bytesPerRow, tokens * bytesPerRow), note: null }
       }
       case 'ask': {

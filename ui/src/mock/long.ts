@@ -13,7 +13,8 @@ export function longText(pages = 312): string {
   const found: string[] = []
   for (let page = 1; page <= pages; page++) {
     const section = `${Math.ceil(page / 12)}.${(page % 12) + 1} Repairs and improvements, part ${page}`
-    const paragraphs = page === 12 ? [] : Array.from({ length: 6 }, (_, i) => PARAGRAPHS[(page * 3 + i) % PARAGRAPHS.length])
+    const paragraphs =
+      page === 12 ? [] : Array.from({ length: 6 }, (_, i) => PARAGRAPHS[(page * 3 + i) % PARAGRAPHS.length])
     found.push(page === 12 ? '' : [section, ...paragraphs].join('\n\n'))
   }
   return found.join('\n\f')

@@ -27,7 +27,10 @@ export class Mind {
     const base = Math.min(0.25, rows / Math.max(1, ends.length)) * 0.5
     let hot = 0
     ends.forEach((end, i) => {
-      const word = text.slice(i ? ends[i - 1] : 0, end).trim().toLowerCase()
+      const word = text
+        .slice(i ? ends[i - 1] : 0, end)
+        .trim()
+        .toLowerCase()
       if ([...wanted].some((w) => word.includes(w))) hot = 1
       heat[i] = Math.max(i < 4 ? 1 : 0, hot > 0.3 ? hot : 0, random() < 0.12 ? random() * base * 3 : 0)
       hot *= 0.72
@@ -96,13 +99,24 @@ export class Mind {
     const parts =
       pages.length > 0
         ? pages.map((p) => ({ name: `page ${p.number}`, start: p.start, end: p.end }))
-        : Array.from({ length: 10 }, (_, i) => ({ name: `${i * 10}-${i * 10 + 10} %`, start: (i * length) / 10, end: ((i + 1) * length) / 10 }))
-    return parts.map((p) => ({ name: p.name, start: Math.floor(p.start), ...this.#share(counts, p.start, p.end, layer) }))
+        : Array.from({ length: 10 }, (_, i) => ({
+            name: `${i * 10}-${i * 10 + 10} %`,
+            start: (i * length) / 10,
+            end: ((i + 1) * length) / 10,
+          }))
+    return parts.map((p) => ({
+      name: p.name,
+      start: Math.floor(p.start),
+      ...this.#share(counts, p.start, p.end, layer),
+    }))
   }
 
   sources(pages: PageRange[]): Source[] {
     const counts = this.counts(null)
-    const sentences = [...this.#text.matchAll(/[^.\n\f]+\./g)].map((m) => ({ start: m.index, end: m.index + m[0].length }))
+    const sentences = [...this.#text.matchAll(/[^.\n\f]+\./g)].map((m) => ({
+      start: m.index,
+      end: m.index + m[0].length,
+    }))
     return sentences
       .filter((s) => s.end - s.start > 60)
       .map((s) => ({ ...s, kept: this.#share(counts, s.start, s.end, null).mean }))

@@ -1,0 +1,205 @@
+import { flushSync } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { bytes } from '../src/lib/calls'
+import type { TokenSlots } from '../src/lib/contract'
+import { MapView, type MapCalls } from '../src/lib/map.svelte'
+import { offsetIn, paint, rangeIn } from '../src/lib/paint'
+import { TextStore } from '../src/lib/text.svelte'
+import { documentFacts } from './given'
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+const later = (ms = 120) => vi.advanceTimersByTimeAsync(ms)
+
+/** A program with three tokens in two layers of two heads; `layers` of them have come. */
+class Program implements MapCalls {
+  layers = 2
+  asked: string[] = []
+  hold: Promise<void> | null = null
+  async mapEnds(turn: number) {
+    this.asked.push(`ends ${turn}`)
+    return new Uint32Array([3, 5, 9]).buffer
+  }
+  async mapCounts(turn: number, layer: number | null) {
+    this.asked.push(`counts ${turn} ${layer}`)
+    await this.hold
+    return new Uint16Array(layer === null ? [this.layers * 2, turn, 0] : [2, 1, 0]).buffer
+  }
+  async mapStrip(turn: number, rows: number, layer: number | null) {
+    this.asked.push(`strip ${turn} ${rows} ${layer}`)
+    return new Uint8Array(rows * 2).fill(turn).buffer
+  }
+  async mapToken(_turn: number, token: number): Promise<TokenSlots> {
+    return { start: 0, end: 3, kept: token, slots: this.layers * 2, perLayer: [2, 1], kvHeads: 2, page: null }
+  }
+  async mapTable() {
+    return []
+  }
+  count = (what: string) => this.asked.filter((a) => a.startsWith(what)).length
+}
+
+function view() {
+  const program = new Program()
+  return { program, map: new MapView(program, (problem) => expect.fail(String(problem))) }
+}
+
+describe('the map', () => {
+  it('paints a turn, one layer of it, and nothing', async () => {
+    const { map } = view()
+    map.resize(10)
+    map.show(1)
+    await later()
+    expect(map.painted).toMatchObject({ turn: 1, layer: null, slots: 4, layers: 2, kvHeads: 2 })
+    expect([...map.painted!.counts]).toEqual([4, 1, 0])
+    expect(map.painted!.mean).toBeCloseTo(5 / 12)
+    expect(map.strip?.rows).toHaveLength(20)
+    map.choose(1)
+    await later()
+    expect(map.painted).toMatchObject({ layer: 1, slots: 2 })
+    map.show(null)
+    expect([map.painted, map.strip]).toEqual([null, null])
+  })
+
+  it('asks at most about ten times a second while layers come, and the ends once', async () => {
+    const { map, program } = view()
+    map.show(1)
+    for (let i = 0; i < 100; i++) {
+      map.refresh()
+      await later(10)
+    }
+    await later()
+    expect(program.count('counts')).toBeLessThanOrEqual(11)
+    expect(program.count('counts')).toBeGreaterThanOrEqual(8)
+    expect(program.count('ends')).toBe(1)
+  })
+
+  it('never shows a late answer for a turn that is no longer shown', async () => {
+    const { map, program } = view()
+    let release = () => {}
+    program.hold = new Promise((resolve) => (release = resolve))
+    map.show(1)
+    await later()
+    map.show(2)
+    program.hold = null
+    release()
+    await later(400)
+    flushSync()
+    expect(map.painted?.turn).toBe(2)
+    expect(map.painted?.counts[1]).toBe(2)
+  })
+
+  it('takes the last wish that came while it was fetching', async () => {
+    const { map, program } = view()
+    let release = () => {}
+    program.layers = 1
+    program.hold = new Promise((resolve) => (release = resolve))
+    map.show(1)
+    await later()
+    map.refresh()
+    program.layers = 2
+    program.hold = null
+    release()
+    await later(400)
+    expect(map.painted?.slots).toBe(4)
+    expect(program.count('counts')).toBe(2)
+  })
+})
+
+describe('the text', () => {
+  const utf8 = (text: string) => new TextEncoder().encode(text).buffer as ArrayBuffer
+
+  it('is fetched once for a document, a byte order mark counted like any character', async () => {
+    let fetched = 0
+    const store = new TextStore(async () => (fetched++, utf8('\ufeffa\0é😀')))
+    await store.show(documentFacts({ id: 3 }))
+    await store.show(documentFacts({ id: 3, tokens: 5 }))
+    expect(fetched).toBe(1)
+    expect(store.current?.text).toBe('\ufeffa\0é😀')
+    await store.show(null)
+    expect(store.current).toBeNull()
+  })
+
+  it('drops a late answer for an earlier document', async () => {
+    const waiting: ((text: string) => void)[] = []
+    const store = new TextStore(() => new Promise((resolve) => waiting.push((text) => resolve(utf8(text)))))
+    const first = store.show(documentFacts({ id: 1 }))
+    const second = store.show(documentFacts({ id: 2 }))
+    waiting[1]!('second')
+    waiting[0]!('first')
+    await Promise.all([first, second])
+    expect(store.current?.text).toBe('second')
+  })
+
+  it('says why it could not be fetched, and can be asked again', async () => {
+    let refuse = true
+    const store = new TextStore(async () => {
+      if (refuse) throw 'The document is no longer open.'
+      return utf8('x')
+    })
+    await store.show(documentFacts())
+    expect(store.error).toBe('The document is no longer open.')
+    refuse = false
+    await store.show(documentFacts())
+    expect(store.current?.text).toBe('x')
+  })
+
+  it('takes raw answers in either shape', () => {
+    expect(new Uint8Array(bytes([1, 2, 255]))).toEqual(new Uint8Array([1, 2, 255]))
+  })
+})
+
+describe('painting', () => {
+  const text = 'the quay wall, and more'
+  const runs = [
+    { start: 0, end: 3, step: 0 },
+    { start: 3, end: 8, step: 20 },
+    { start: 8, end: 13, step: 5 },
+    { start: 13, end: text.length, step: 0 },
+  ]
+  function painted(passage: { start: number; end: number } | null = null) {
+    const element = document.createElement('p')
+    paint(element, text, 0, text.length, runs, passage)
+    return element
+  }
+
+  it('makes one element for a run, none for what is not kept, and leaves spaces plain', () => {
+    const element = painted()
+    expect(element.textContent).toBe(text)
+    expect([...element.children].map((c) => [c.textContent, (c as HTMLElement).dataset['share']])).toEqual([
+      ['quay', '100'],
+      ['wall', '25'],
+    ])
+  })
+
+  it('leaves the nodes alone when nothing changed', () => {
+    const element = painted()
+    const first = element.firstChild
+    expect(paint(element, text, 0, text.length, runs, null)).toBe(false)
+    expect(element.firstChild).toBe(first)
+    expect(paint(element, text, 0, text.length, null, null)).toBe(true)
+    expect(element.children).toHaveLength(0)
+    expect(element.textContent).toBe(text)
+  })
+
+  it('underlines a passage across runs', () => {
+    const element = painted({ start: 5, end: 19 })
+    const marked = [...element.querySelectorAll('.passage')].map((e) => e.textContent).join('')
+    expect(marked).toBe('uay wall, and')
+    expect(element.textContent).toBe(text)
+  })
+
+  it('finds offsets again, there and back', () => {
+    const element = painted()
+    for (let at = 0; at < text.length; at++) {
+      const range = rangeIn(element, at, at + 1)!
+      expect(range.toString()).toBe(text[at])
+      expect(offsetIn(element, range.startContainer, range.startOffset)).toBe(at)
+    }
+    expect(rangeIn(element, text.length + 3, text.length + 4)).toBeNull()
+    expect(offsetIn(element, document.body, 0)).toBeNull()
+  })
+})
