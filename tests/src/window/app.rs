@@ -315,6 +315,15 @@ impl App<'_> {
         }
     }
 
+    /// Watches the page again for errors, after it was loaded anew.
+    ///
+    /// # Panics
+    /// When the window is gone.
+    #[track_caller]
+    pub fn watch_again(&self) {
+        self.script(WATCH, Value::Null);
+    }
+
     /// Asserts that nothing went wrong behind the person's back: no error in the page, nothing that the policy for content
     /// forbids, no panic.
     ///

@@ -15,7 +15,7 @@ mod webdriver;
 pub use app::{App, Launch, PATIENCE};
 pub use display::Display;
 pub use files::{Home, pages_pdf, words};
-pub use page::Notice;
+pub use page::{ANSWER, Notice, QUESTION, answered, first_start};
 pub use process::{Process, processes_below};
 pub use webdriver::{DriverError, WebDriver};
 

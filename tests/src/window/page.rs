@@ -2,7 +2,40 @@
 
 use serde_json::{Value, json};
 
-use super::app::App;
+use super::app::{App, Launch};
+use super::files::Home;
+
+/// The first question that the sample document offers.
+pub const QUESTION: &str = "What is the locker code of Ann Quorvin?";
+
+/// What its answer has to have in it.
+pub const ANSWER: &str = "4711";
+
+/// Opens the window as somebody does who has only just got it, with the sample shown and the engine ready.
+///
+/// # Panics
+/// When that never comes about, as all of these do.
+#[track_caller]
+#[must_use]
+pub fn first_start(home: &Home) -> App<'_> {
+    let app = Launch::plain().open(home);
+    app.is_ready();
+    app.shows_document("sample.txt");
+    app
+}
+
+/// [`first_start`], with [`QUESTION`] answered and the document painted.
+#[track_caller]
+#[must_use]
+pub fn answered(home: &Home) -> App<'_> {
+    let app = first_start(home);
+    app.ask(QUESTION);
+    app.is_answered();
+    app.until("the document is painted", |app| {
+        app.runs().iter().any(|&share| share > 0).then_some(())
+    });
+    app
+}
 
 /// A sentence that the window shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +44,11 @@ pub struct Notice {
     pub text: String,
     /// Where it stands: `document`, `model` or `conversation`.
     pub place: String,
+}
+
+/// With ordinary spaces for those at which a line does not break: they look the same.
+fn plain(text: &str) -> String {
+    text.replace(['\u{a0}', '\u{202f}'], " ")
 }
 
 /// `[data-testid="..."]`
@@ -34,7 +72,7 @@ impl App<'_> {
             "const e = $(args[0]); return e ? e.innerText.trim() : null",
             id,
         );
-        text.as_str().map(str::to_owned)
+        text.as_str().map(plain)
     }
 
     /// The text of every such element.
@@ -42,9 +80,7 @@ impl App<'_> {
     pub fn texts(&self, id: &str) -> Vec<String> {
         let texts = self.script("return $$(args[0]).map(e => e.innerText.trim())", id);
         let texts = texts.as_array().expect("a list").iter();
-        texts
-            .map(|t| t.as_str().expect("a text").to_owned())
-            .collect()
+        texts.map(|t| plain(t.as_str().expect("a text"))).collect()
     }
 
     /// An attribute of the last such element.
@@ -109,6 +145,9 @@ impl App<'_> {
     pub fn is_ready(&self) {
         self.until("the engine is ready and the model is open", |app| {
             let now = app.snapshot();
+            if now["worker"]["state"] == "failed" || now["modelError"].is_string() {
+                app.give_up("the engine or its model cannot be had");
+            }
             (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
         });
     }
@@ -147,6 +186,14 @@ impl App<'_> {
         })
     }
 
+    /// Waits until the last question is answered.
+    #[track_caller]
+    pub fn is_answered(&self) {
+        if self.reaches(&["done", "failed", "stopped"]) != "done" {
+            self.give_up("the question is not answered");
+        }
+    }
+
     /// The answer to the last question, as it stands.
     #[track_caller]
     pub fn answer(&self) -> String {
@@ -158,7 +205,7 @@ impl App<'_> {
     pub fn notices(&self) -> Vec<Notice> {
         let script = "return $$('notice').map(e => [e.innerText.trim(), e.dataset.where || '', e.getAttribute('role') || ''])";
         let notices = self.script(script, Value::Null);
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let text = |v: &Value| plain(v.as_str().unwrap_or_default());
         let notices = notices.as_array().expect("a list").iter();
         notices
             .map(|n| {
