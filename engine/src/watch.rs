@@ -81,10 +81,12 @@ pub(crate) struct ProgressMeter {
 impl ProgressMeter {
     /// A meter over `steps_total` equal steps that make up `tokens_total` tokens.
     pub(crate) fn new(phase: Phase, tokens_total: usize, steps_total: usize) -> Self {
+        let started = Instant::now();
         Self {
             phase,
-            started: Instant::now(),
-            last: None,
+            started,
+            // The first token of an answer costs nothing, so a speed after it says nothing.
+            last: (phase == Phase::Answering).then_some(started),
             tokens_total,
             steps_total,
         }

@@ -1,0 +1,239 @@
+//! What a window is shown against what the engine does: estimates against ledgers, layers against the retention map, memory
+//! against what was kept. The model in the box.
+
+use std::path::Path;
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::{
+    Answer, Ask, CompactLayer, DocumentLength, Engine, MapGrid, MemoryNow, Method, Phase, Progress,
+    Prompt, Reading, Sampling, Watch, ends16,
+};
+
+const MAX_TOKENS: usize = 24;
+
+fn assets(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../assets")
+        .join(name)
+}
+
+fn mini() -> Engine {
+    Engine::open(&assets("mini.gguf")).expect("the model in the box opens")
+}
+
+fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
+    let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+    Method {
+        name: name.to_owned(),
+        parameters: parameters.iter().map(own).collect(),
+    }
+}
+
+/// Everything that was heard of a question.
+#[derive(Default)]
+struct Heard {
+    grid: Option<MapGrid>,
+    document: std::ops::Range<usize>,
+    /// Layers heard of before the first token, and in all.
+    cut: usize,
+    layers: usize,
+    text: String,
+    reading: Option<Reading>,
+    progress: Vec<(Progress, MemoryNow)>,
+}
+
+impl Watch for Heard {
+    fn prompt(&mut self, prompt: &Prompt) {
+        self.document = prompt.document.clone();
+        let document = std::fs::read_to_string(assets("sample.txt")).unwrap();
+        let ends = ends16(&document, &prompt.spans);
+        assert_eq!(
+            ends.last().map(|&end| end as usize),
+            Some(document.encode_utf16().count())
+        );
+        self.grid = Some(MapGrid::new(5, 2, ends));
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let grid = self.grid.as_mut().expect("the prompt comes first");
+        grid.set_layer(layer, &kept.counts(self.document.clone()))
+            .unwrap();
+        self.layers += 1;
+        self.cut += usize::from(self.text.is_empty());
+    }
+
+    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
+        self.progress.push((*progress, *memory));
+    }
+
+    fn read(&mut self, read: &Reading) {
+        self.reading = Some(*read);
+    }
+
+    fn token(&mut self, text: &str) {
+        self.text += text;
+    }
+}
+
+fn watched(engine: &Engine, method: &Method, budget: Option<&str>) -> (Answer, Heard) {
+    let document = Document::open(&assets("sample.txt")).expect("the sample opens");
+    let ask = Ask {
+        document: &document,
+        question: "What is the locker code of Ann Quorvin?",
+        method,
+        budget: budget.map(|text| text.parse().unwrap()),
+        sampling: &Sampling::default(),
+        max_tokens: MAX_TOKENS,
+    };
+    let mut heard = Heard::default();
+    let answer = engine
+        .ask_watched(&ask, &mut heard, &Stop::new())
+        .expect("an answer");
+    (answer, heard)
+}
+
+#[test]
+fn an_estimate_is_what_the_ledger_says_afterwards() {
+    let engine = mini();
+    for (method, budget) in [
+        (method("full", &[]), None),
+        (method("full", &[]), Some("10%")),
+        (method("snapkv", &[]), None),
+        (method("snapkv", &[("w", "7"), ("sinks", "2")]), Some("100")),
+        (method("snapkv", &[]), Some("100%")),
+        (method("streaming_llm", &[]), Some("64")),
+        (
+            method("streaming_llm", &[("positions", "original")]),
+            Some("1MiB"),
+        ),
+    ] {
+        let (answer, _) = watched(&engine, &method, budget);
+        let parsed = budget.map(|text| text.parse().unwrap());
+        let n = answer.prompt.len();
+        let estimate = engine.estimate(n, &method, parsed, MAX_TOKENS).unwrap();
+        let expected = engine
+            .expected_ledger(n, &method, parsed, MAX_TOKENS)
+            .unwrap();
+        let case = format!("{method:?} {budget:?}");
+        assert_eq!(expected, answer.ledger, "{case}");
+        assert_eq!(estimate.prompt_tokens, n, "{case}");
+        assert_eq!(estimate.kv_bytes, answer.kv_bytes, "{case}");
+        assert_eq!(estimate.kv_bytes_full, answer.kv_bytes_full, "{case}");
+        assert_eq!(estimate.weights, answer.ledger.weights, "{case}");
+        assert_eq!(
+            estimate.weights + estimate.kv_bytes + estimate.scratch,
+            answer.ledger.peak(),
+            "{case}"
+        );
+        let rows: usize = answer.rows_per_layer.iter().sum();
+        assert_eq!(estimate.rows, rows / answer.rows_per_layer.len(), "{case}");
+        let noted = estimate.note.into_iter().collect::<Vec<_>>();
+        assert_eq!(noted, answer.notes, "{case}");
+    }
+}
+
+#[test]
+fn a_wrong_budget_is_refused_by_the_estimate_as_by_the_question() {
+    let engine = mini();
+    let refusal = |budget: &str, name: &str| {
+        let parsed = Some(budget.parse().unwrap());
+        let result = engine.estimate(1000, &method(name, &[]), parsed, 64);
+        result.unwrap_err().to_string()
+    };
+    assert!(refusal("3", "streaming_llm").contains("3"));
+    assert!(refusal("0.01%", "snapkv").contains("0.01"));
+    assert!(refusal("10%", "nonsense").contains("nonsense"));
+}
+
+#[test]
+fn layers_are_those_of_the_retention_map() {
+    let engine = mini();
+    for name in ["full", "snapkv"] {
+        let (answer, heard) = watched(&engine, &method(name, &[]), Some("15%"));
+        let grid = heard.grid.expect("a map");
+        assert_eq!((heard.cut, heard.layers), (5, 5), "{name}");
+        let counts: Vec<u32> = grid.counts(None).into_iter().map(u32::from).collect();
+        let document = answer.prompt.document.clone();
+        assert_eq!(counts, answer.map.counts()[document], "{name}");
+        assert_eq!(heard.text, answer.text, "{name}");
+    }
+}
+
+#[test]
+fn a_method_that_evicts_while_answering_shows_what_is_left() {
+    let engine = mini();
+    let (answer, heard) = watched(&engine, &method("streaming_llm", &[]), Some("128"));
+    assert_eq!((heard.cut, heard.layers), (5, 10));
+    let grid = heard.grid.expect("a map");
+    let before = answer.map.counts();
+    let before = &before[answer.prompt.document.clone()];
+    let after = grid.counts(None);
+    let kept = |counts: &mut dyn Iterator<Item = u32>| counts.filter(|&c| c > 0).count();
+    let (had, has) = (
+        kept(&mut before.iter().copied()),
+        kept(&mut after.iter().map(|&c| u32::from(c))),
+    );
+    // Every token that was run pushes out one of the document's, and each goes in every slot at once.
+    assert_eq!(has, had - answer.answer_tokens, "{:?}", answer.finish);
+    assert!(after.iter().all(|&c| c == 0 || c == 10));
+}
+
+#[test]
+fn progress_tells_the_memory_in_use() {
+    let engine = mini();
+    let (answer, heard) = watched(&engine, &method("snapkv", &[]), None);
+    let row = engine.bytes_per_row();
+    let of = |phase| {
+        let of_phase = heard.progress.iter().filter(move |(p, _)| p.phase == phase);
+        of_phase.copied().collect::<Vec<_>>()
+    };
+    let (reading, answering) = (of(Phase::Reading), of(Phase::Answering));
+    for (_, memory) in &reading {
+        assert_eq!(memory.weights, answer.ledger.weights);
+        assert_eq!(memory.kept_full, row * answer.prompt.len() as u64);
+        assert!(memory.scratch >= answer.ledger.reading());
+        assert!(memory.weights + memory.kept + memory.scratch <= answer.ledger.peak());
+    }
+    assert!(
+        reading
+            .windows(2)
+            .all(|pair| pair[0].1.kept <= pair[1].1.kept),
+        "kept rows only grow while reading"
+    );
+    let (progress, memory) = answering.last().expect("the end of the answer is told");
+    assert_eq!(progress.tokens_done, answer.answer_tokens);
+    assert_eq!(progress.tokens_total, MAX_TOKENS);
+    // Every token that was said was run too, and is in the cache.
+    let steps = (memory.kept - answer.kv_bytes) / row;
+    assert_eq!(steps, answer.answer_tokens as u64);
+    assert_eq!(
+        memory.kept_full,
+        row * (answer.prompt.len() + answer.answer_tokens) as u64
+    );
+    assert_eq!(
+        memory.kept + memory.scratch,
+        answer.ledger.kept_rows + answer.ledger.rope + answer.ledger.decode
+    );
+    let read = heard.reading.expect("reading ends");
+    assert_eq!(read.kv_bytes, answer.kv_bytes);
+}
+
+#[test]
+fn a_document_is_measured_before_it_is_asked_about() {
+    let engine = mini();
+    let text = std::fs::read_to_string(assets("sample.txt")).unwrap();
+    let length = DocumentLength::new(engine.model(), &text).unwrap();
+    let prompt = Prompt::new(engine.model(), &text, "Why?").unwrap();
+    assert_eq!(length.tokens, prompt.document.len());
+    assert!(length.prompt_tokens > length.tokens && length.too_long.is_none());
+    for times in [3, 4000] {
+        let length = DocumentLength::new(engine.model(), &text.repeat(times)).unwrap();
+        let said = length.too_long.expect("too long").to_string();
+        assert!(length.tokens > 4096);
+        assert!(
+            said.contains("4096") && said.contains("would fit"),
+            "{said}"
+        );
+    }
+}

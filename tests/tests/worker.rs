@@ -1,0 +1,467 @@
+//! The real `kept-worker` over its pipes: what it says, in which order, and that nothing makes it say anything else.
+
+#[path = "worker/pipe.rs"]
+mod pipe;
+
+use std::time::{Duration, Instant};
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::protocol::{Failure, Kind, Reply, Request};
+use kept_engine::{Ask, Engine, Finish, MapGrid, Phase, Sampling};
+use kept_tests::gguf_edit::GgufEdit;
+use kept_tests::golden::repository;
+
+use pipe::{Worker, ask, is_end, method, open_model, sample};
+
+const QUESTION: &str = "What is the locker code of Ann Quorvin?";
+
+/// A worker with the model in the box and the sample open.
+fn ready() -> Worker {
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: sample() });
+    worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+    worker
+}
+
+/// A worker with something to read that takes half a minute and more: the model in the box made to take long documents.
+fn busy(folder: &std::path::Path) -> Worker {
+    let model = folder.join("long.gguf");
+    GgufEdit::of(&repository().join("assets/mini.gguf"))
+        .number("llama.context_length", 1 << 20)
+        .save(&model);
+    let document = folder.join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&document, text.repeat(60)).expect("a long document");
+    let mut worker = Worker::start();
+    worker.say(&open_model(model.to_str().expect("UTF-8")));
+    worker.say(&Request::OpenDocument { path: document });
+    let (tokens, _) = worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+    let Reply::Tokens { tokens, fits, .. } = tokens else {
+        unreachable!()
+    };
+    assert!(fits && tokens > 50_000, "{tokens}");
+    worker
+}
+
+fn is_reading(reply: &Reply) -> bool {
+    matches!(reply, Reply::Progress { .. })
+}
+
+fn failure(said: (Reply, Vec<u8>)) -> (Option<u64>, Failure, String, bool) {
+    match said.0 {
+        Reply::Failed {
+            ticket,
+            what,
+            message,
+            stopped,
+        } => (ticket, what, message, stopped),
+        other => panic!("not a refusal: {other:?}"),
+    }
+}
+
+#[test]
+fn it_says_hello_first() {
+    let worker = Worker::start_with(&[]);
+    let (hello, _) = worker.next();
+    let Reply::Hello {
+        version,
+        pid,
+        threads,
+        methods,
+        default_method,
+        ..
+    } = hello
+    else {
+        panic!("{hello:?}")
+    };
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(pid, worker.pid());
+    assert!(threads > 0);
+    let names: Vec<&str> = methods.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["full", "streaming_llm", "snapkv"]);
+    assert!(names.contains(&default_method.as_str()));
+    let ended = worker.close();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+/// Everything a window needs for one question, against the same question asked in this process.
+#[test]
+fn a_question_is_answered_as_in_process() {
+    let mut worker = ready();
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let heard = worker.until(is_end);
+    let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("mini");
+    let document = Document::open(&sample()).expect("the sample");
+    let expected = engine
+        .ask(
+            &Ask {
+                document: &document,
+                question: QUESTION,
+                method: &method("snapkv"),
+                budget: None,
+                sampling: &Sampling::default(),
+                max_tokens: 48,
+            },
+            &mut |_| {},
+            &Stop::new(),
+        )
+        .expect("an answer");
+
+    let Reply::Prompt {
+        document_tokens,
+        layers,
+        kv_heads,
+        ..
+    } = heard[0].0
+    else {
+        panic!("the prompt comes first: {:?}", heard[0].0)
+    };
+    let ends: Vec<u32> = heard[0]
+        .1
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+        .collect();
+    assert_eq!(ends.len(), document_tokens);
+    assert_eq!(
+        ends.last().map(|&end| end as usize),
+        Some(document.text.encode_utf16().count())
+    );
+    let mut grid = MapGrid::new(layers, kv_heads, ends);
+    let (mut text, mut phases, mut read) = (String::new(), Vec::new(), false);
+    for (reply, bytes) in &heard[1..] {
+        match reply {
+            Reply::Layer { ticket: 7, layer } => {
+                assert!(!read, "layers are cut while reading");
+                grid.set_layer(*layer, bytes).expect("a layer that fits");
+            }
+            Reply::Progress {
+                ticket: 7,
+                progress,
+                memory,
+            } => {
+                phases.push(progress.phase);
+                assert!(memory.weights > 0 && memory.kept <= memory.kept_full);
+                assert!(!cfg!(target_os = "linux") || memory.resident.is_some());
+            }
+            Reply::Read { ticket: 7, .. } => read = true,
+            Reply::Token {
+                ticket: 7,
+                text: piece,
+            } => {
+                assert!(read, "nothing is said before all is read");
+                text += piece;
+            }
+            Reply::Answered { ticket: 7, answer } => {
+                assert_eq!(answer.text, expected.text);
+                assert_eq!(answer.text, text);
+                assert!(answer.text.contains("4711"), "{text}");
+                assert_eq!(answer.finish, Finish::End);
+                assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
+                assert_eq!(answer.kv_bytes, expected.kv_bytes);
+                assert_eq!(answer.sources.len(), expected.sources.len());
+                for (source, expected) in answer.sources.iter().zip(&expected.sources) {
+                    assert_eq!(source.text, expected.text);
+                    let units: Vec<u16> = document.text.encode_utf16().collect();
+                    let cut = String::from_utf16(&units[source.start16..source.end16]);
+                    assert_eq!(cut.expect("whole characters"), expected.text);
+                    assert!((0.0..=1.0).contains(&source.kept));
+                }
+                assert!(answer.first_token_seconds >= answer.prefill_seconds);
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    assert!(phases.contains(&Phase::Reading) && phases.contains(&Phase::Answering));
+    let counts: Vec<u32> = grid.counts(None).into_iter().map(u32::from).collect();
+    let positions = expected.prompt.document.clone();
+    assert_eq!(counts, expected.map.counts()[positions]);
+}
+
+#[test]
+fn an_estimate_does_not_wait_for_a_question() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.find(is_reading);
+    for (ticket, budget) in [(2, Some("10%")), (3, Some("ten")), (4, None)] {
+        worker.say(&Request::Estimate {
+            ticket,
+            method: method("snapkv"),
+            budget: budget.map(str::to_owned),
+        });
+    }
+    let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);
+    let (reply, _) = worker.find(figures(2));
+    let Reply::Estimate { estimate, .. } = reply else {
+        unreachable!()
+    };
+    assert_eq!(estimate.rows, estimate.prompt_tokens / 10);
+    assert!(estimate.kv_bytes * 9 < estimate.kv_bytes_full);
+    let (ticket, what, message, _) = failure(worker.find(is_end));
+    assert_eq!((ticket, what), (Some(3), Failure::Estimate));
+    assert!(message.contains("ten"), "{message}");
+    worker.find(figures(4));
+    // A second question is refused, the first goes on.
+    worker.say(&ask(5, QUESTION, "full"));
+    let (ticket, what, message, stopped) = failure(worker.find(is_end));
+    assert_eq!((ticket, what, stopped), (Some(5), Failure::Ask, false));
+    assert!(message.contains("another question"), "{message}");
+    worker.find(is_reading);
+    // A stop for another question does nothing; the right one ends the reading at once.
+    worker.say(&Request::Stop { ticket: 5 });
+    worker.find(is_reading);
+    let started = Instant::now();
+    worker.say(&Request::Stop { ticket: 1 });
+    let (ticket, what, _, stopped) = failure(worker.find(is_end));
+    assert_eq!((ticket, what, stopped), (Some(1), Failure::Ask, true));
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(1), "stopped after {took:?}");
+    // It can be asked again.
+    worker.say(&ask(6, QUESTION, "streaming_llm"));
+    worker.find(is_reading);
+}
+
+#[test]
+fn a_stop_while_answering_keeps_what_was_said() {
+    let mut worker = ready();
+    worker.say(&Request::Ask {
+        ticket: 9,
+        question: QUESTION.to_owned(),
+        method: method("streaming_llm"),
+        budget: Some("64".to_owned()),
+        max_tokens: 2000,
+        // Hot enough never to end by itself.
+        temperature: 100.0,
+        seed: 3,
+    });
+    let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
+    worker.say(&Request::Stop { ticket: 9 });
+    heard.extend(worker.until(is_end));
+    let said: String = heard
+        .iter()
+        .filter_map(|(reply, _)| match reply {
+            Reply::Token { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    let Some((Reply::Answered { answer, .. }, _)) = heard.last() else {
+        panic!("{:?}", heard.last())
+    };
+    assert_eq!(answer.finish, Finish::Stopped);
+    assert_eq!(answer.text, said);
+}
+
+#[test]
+fn the_end_of_the_input_ends_it_whatever_it_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "full"));
+    worker.find(is_reading);
+    let ended = worker.close();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.after < Duration::from_secs(1), "{:?}", ended.after);
+    assert!(!ended.said.iter().any(|(reply, _)| is_end(reply)));
+}
+
+#[test]
+fn garbage_ends_it_with_one_line() {
+    let json = |text: &str| {
+        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
+        frame.push(0);
+        frame.extend(text.as_bytes());
+        frame
+    };
+    for (garbage, says) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "frame"),
+        (vec![0xff; 64], "frame"),
+        (vec![1, 0, 0, 0, 7, 0], "7 is no kind"),
+        (vec![9, 0, 0, 0, 0, b'{'], "inside a frame"),
+        (json("{\"request\":"), "not understood"),
+        (vec![0, 0, 0, 0, 1], "other kind"),
+    ] {
+        let mut worker = Worker::start();
+        worker.say_raw(&garbage);
+        let ended = worker.close();
+        assert_eq!(ended.code, Some(2), "{garbage:?}: {}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{says}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_unknown_request_is_refused_and_the_next_is_heard() {
+    let mut worker = Worker::start();
+    worker.say_frame(Kind::Json, b"{\"request\":\"make_coffee\"}");
+    let (ticket, what, message, _) = failure(worker.next());
+    assert_eq!((ticket, what), (None, Failure::Request));
+    assert!(message.contains("make_coffee"), "{message}");
+    for (request, what, says) in [
+        (ask(1, QUESTION, "full"), Failure::Ask, "no model"),
+        (
+            open_model("/nowhere/model.gguf"),
+            Failure::Model,
+            "/nowhere/model.gguf",
+        ),
+    ] {
+        worker.say(&request);
+        let refused = failure(worker.next());
+        assert_eq!(refused.1, what);
+        assert!(refused.2.contains(says), "{}", refused.2);
+    }
+    worker.say(&open_model("mini"));
+    assert!(matches!(worker.next().0, Reply::Model { .. }));
+    worker.say(&ask(2, QUESTION, "full"));
+    assert!(failure(worker.next()).2.contains("no document"));
+}
+
+/// Documents that cannot be opened are refused in the document crate's own words, and what was open stays.
+#[test]
+fn hostile_documents_are_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = folder.path().join("binary.bin");
+    std::fs::write(&binary, [0u8, 1, 2, 3, 0xff, 0xfe, 0, 0, 9]).expect("a file");
+    let fixtures = repository().join("documents/tests/fixtures");
+    let mut paths = vec![
+        folder.path().to_owned(),
+        folder.path().join("missing.txt"),
+        binary,
+    ];
+    for entry in std::fs::read_dir(fixtures).expect("the fixtures") {
+        paths.push(entry.expect("an entry").path());
+    }
+    let mut worker = ready();
+    let (mut opened, mut refused) = (0, 0);
+    for path in paths {
+        worker.say(&Request::OpenDocument { path: path.clone() });
+        let (reply, bytes) =
+            worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
+        match (Document::open(&path), reply) {
+            (Ok(expected), Reply::Document { document }) => {
+                opened += 1;
+                assert_eq!(document.name, expected.name);
+                assert_eq!(bytes, expected.text.as_bytes(), "{}", expected.name);
+                assert_eq!(document.pages.len(), expected.pages.len());
+            }
+            (Err(error), Reply::Failed { what, message, .. }) => {
+                refused += 1;
+                assert_eq!(what, Failure::Document);
+                assert_eq!(message, error.to_string());
+            }
+            (expected, got) => panic!("{}: {expected:?} but {got:?}", path.display()),
+        }
+    }
+    assert!(opened > 10 && refused > 10, "{opened} {refused}");
+    let ended = worker.close();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_without_permission_is_refused_where_permissions_hold() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("closed.txt");
+    std::fs::write(&path, "closed").expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).expect("permissions");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: path.clone() });
+    let (reply, _) = worker.next();
+    // Whoever may read everything (root) reads this too.
+    match (std::fs::read(&path), reply) {
+        (Ok(_), Reply::Document { .. }) => {}
+        (Err(_), Reply::Failed { message, .. }) => {
+            assert!(message.contains("may not be read"), "{message}");
+        }
+        (_, reply) => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn a_document_that_is_too_long_is_measured_not_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: long });
+    worker.say(&open_model("mini"));
+    // Both wait for the model and the count.
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.say(&Request::Estimate {
+        ticket: 2,
+        method: method("snapkv"),
+        budget: None,
+    });
+    let mut sentences = Vec::new();
+    while sentences.len() < 3 {
+        match worker.next().0 {
+            Reply::Tokens {
+                tokens,
+                context,
+                fits,
+                message,
+            } => {
+                assert!(!fits && tokens > context, "{tokens} {context}");
+                sentences.extend(message);
+            }
+            Reply::Failed { message, .. } => sentences.push(message),
+            Reply::Model { .. } | Reply::Document { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for sentence in sentences {
+        assert!(sentence.contains("too long"), "{sentence}");
+    }
+}
+
+/// After a restart the window gives back what it has; the answer is the same as before.
+#[test]
+fn an_adopted_document_is_asked_about_like_an_opened_one() {
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: sample() });
+    let (reply, text) = worker.next();
+    let Reply::Document { mut document } = reply else {
+        panic!("{reply:?}")
+    };
+    document.notes.push("page 3 is damaged".to_owned());
+    drop(worker);
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::AdoptDocument { document });
+    worker.say_frame(Kind::Bytes, &text);
+    worker.say(&ask(1, QUESTION, "full"));
+    let (reply, _) = worker.find(is_end);
+    let Reply::Answered { answer, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    assert_eq!(answer.notes, ["page 3 is damaged"]);
+}
+
+/// What a library may print never reaches the frames, and the log never holds words of the document.
+#[test]
+fn only_frames_reach_standard_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret.txt");
+    let text = "The password of the vault is Zanzibarossa. ".repeat(30);
+    std::fs::write(&secret, text).expect("a document");
+    let mut worker = Worker::start_with(&[("KEPT_LOG", "trace")]);
+    worker.next();
+    if cfg!(target_os = "linux") {
+        let open = |fd: u32| {
+            std::fs::read_link(format!("/proc/{}/fd/{fd}", worker.pid())).expect("an open file")
+        };
+        assert_eq!(open(1), open(2), "what is printed goes to standard error");
+    }
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: secret });
+    worker.say(&ask(1, "What is the Quetzalword?", "snapkv"));
+    assert!(matches!(worker.find(is_end).0, Reply::Answered { .. }));
+    let ended = worker.close();
+    assert!(ended.stderr.contains("reading"), "{}", ended.stderr);
+    for word in ["Zanzibarossa", "Quetzalword", "vault"] {
+        assert!(!ended.stderr.contains(word), "{}", ended.stderr);
+    }
+}
