@@ -190,7 +190,7 @@ pub async fn map_counts(
     turn: u64,
     layer: Option<usize>,
 ) -> Result<Response, String> {
-    let map = wiring.map(turn).await?;
+    let map = wiring.map_with_layer(turn, layer).await?;
     let counts = desk::lock(&map).counts(layer);
     let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
@@ -204,7 +204,7 @@ pub async fn map_strip(
     rows: usize,
     layer: Option<usize>,
 ) -> Result<Response, String> {
-    let map = wiring.map(turn).await?;
+    let map = wiring.map_with_layer(turn, layer).await?;
     let strip = desk::lock(&map).strip(rows.clamp(1, MOST_STRIP_ROWS), layer);
     Ok(Response::new(strip))
 }
@@ -230,7 +230,7 @@ pub async fn map_table(
     turn: u64,
     layer: Option<usize>,
 ) -> Result<Vec<TableRow>, String> {
-    let map = wiring.map(turn).await?;
+    let map = wiring.map_with_layer(turn, layer).await?;
     let document = wiring.with(|desk| desk.document().cloned());
     let map = desk::lock(&map);
     Ok(map_views::table(&map, document.as_deref(), layer))

@@ -80,3 +80,23 @@ pub fn whole(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_file_is_taken_and_everything_else_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a é.txt");
+        std::fs::write(&file, "text").expect("written");
+        assert_eq!(refusal(&[]).await, Some(sentences::NOT_A_FILE));
+        assert_eq!(refusal(std::slice::from_ref(&file)).await, None);
+        let three = [file.clone(), file.clone(), file];
+        assert_eq!(refusal(&three).await, Some(sentences::ONE_FILE));
+        let a_folder = [folder.path().to_owned()];
+        assert_eq!(refusal(&a_folder).await, Some(sentences::A_FOLDER));
+        let gone = [folder.path().join("gone")];
+        assert_eq!(refusal(&gone).await, None, "the worker names it");
+    }
+}

@@ -16,7 +16,18 @@ pub fn for_window(sentence: &str) -> String {
     if !text.ends_with(['.', '!', '?']) {
         text.push('.');
     }
-    text
+    capitalised(text)
+}
+
+/// With a capital first, unless the first word is a name: of a file, a method, a setting.
+fn capitalised(text: String) -> String {
+    let word = text.split(' ').next().unwrap_or("");
+    let is_plain = word.len() < text.len() && word.chars().all(|c| c.is_ascii_lowercase());
+    let is_method = kept_engine::policies::find(word).is_ok();
+    match text.split_at_checked(1) {
+        Some((first, rest)) if is_plain && !is_method => first.to_ascii_uppercase() + rest,
+        _ => text,
+    }
 }
 
 /// A file whose name is no Unicode cannot be named to the worker.
@@ -74,12 +85,24 @@ pub const SECOND_WINDOW: &str =
 
 /// The model file cannot be used.
 pub fn model_failed(message: &str) -> String {
-    format!("The model could not be opened: {}", for_window(message))
+    let mut text = for_window(message);
+    if let Some(first) = message.chars().next().filter(char::is_ascii) {
+        text.replace_range(..1, &first.to_string());
+    }
+    format!("The model could not be opened: {text}")
 }
 
 /// A setting out of its range.
 pub fn max_tokens(value: usize, most: usize) -> String {
     format!("The longest answer is 1 to {most} tokens; {value} is not.")
+}
+
+/// A layer that the model does not have; people count from 1.
+pub fn no_such_layer(layer: usize, layers: usize) -> String {
+    format!(
+        "This map has {layers} layers; there is no layer {}.",
+        layer.saturating_add(1)
+    )
 }
 
 /// A model id nobody gave.
@@ -107,11 +130,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sentences_begin_with_a_capital_and_names_stay_as_they_are() {
+        for (given, shown) in [
+            ("there is no file /a", "There is no file /a."),
+            ("/a/b.txt is a folder", "/a/b.txt is a folder."),
+            ("notes.txt is empty!", "notes.txt is empty!"),
+            ("snapkv needs a budget of 9", "snapkv needs a budget of 9."),
+            ("", "."),
+            ("é", "é."),
+        ] {
+            assert_eq!(for_window(given), shown);
+        }
+    }
+
+    #[test]
     fn flags_of_the_terminal_do_not_reach_the_window() {
         let zero = kept_engine::policies::PolicyError::BudgetZero("0%".into()).to_string();
         assert_eq!(
             for_window(&zero),
-            "a budget of 0% keeps nothing; give at least 1 row, for example 25%."
+            "A budget of 0% keeps nothing; give at least 1 row, for example 25%."
         );
         for method in kept_engine::policies::methods() {
             let error = kept_engine::policies::PolicyError::BudgetTooSmall {

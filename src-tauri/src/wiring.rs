@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::contract::{AppEvent, Theme};
-use crate::desk::{Desk, Effect, MapPlace, SharedMap};
+use crate::desk::{Desk, Effect, MapPlace, SharedMap, lock};
 use crate::sentences;
 use crate::store::Writer;
 use crate::worker::{Audience, Order};
@@ -142,6 +142,20 @@ impl Wiring {
                 Ok(None) => Err(sentences::NO_MAP.to_owned()),
                 Err(error) => Err(format!("The map could not be loaded: {error}.")),
             },
+        }
+    }
+
+    /// As [`Wiring::map`], for a view of one layer: refused if the map has no such layer.
+    pub async fn map_with_layer(
+        &self,
+        turn: u64,
+        layer: Option<usize>,
+    ) -> Result<SharedMap, String> {
+        let map = self.map(turn).await?;
+        let layers = lock(&map).layers();
+        match layer.filter(|&layer| layer >= layers) {
+            None => Ok(map),
+            Some(layer) => Err(sentences::no_such_layer(layer, layers)),
         }
     }
 

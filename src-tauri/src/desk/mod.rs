@@ -6,6 +6,7 @@
 
 mod asking;
 mod documents;
+mod facts;
 mod life;
 mod maps;
 mod models;

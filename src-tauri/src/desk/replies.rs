@@ -6,8 +6,8 @@ use std::time::Instant;
 use kept_engine::Phase as EnginePhase;
 use kept_engine::protocol::{self, Failure, Reply};
 
-use super::asking::memory;
-use super::{Desk, MapPlace};
+use super::Desk;
+use super::facts::memory;
 use crate::contract::{self, Estimate, Memory, NoticeKind, Phase, Place, TurnState};
 use crate::sentences::for_window;
 
@@ -125,14 +125,6 @@ impl Desk {
             // The page may have stopped waiting.
             let _ = waiting.send(estimate);
         }
-    }
-
-    /// The place of `turn`'s map and the page that holds a unit, for the commands.
-    pub fn map_and_document(
-        &self,
-        turn: u64,
-    ) -> Result<(MapPlace, Option<Arc<super::OpenDocument>>), String> {
-        Ok((self.map(turn)?, self.document.clone()))
     }
 }
 

@@ -279,10 +279,25 @@ async fn log(mut stderr: BufReader<tokio::process::ChildStderr>) -> Option<Strin
         if text.is_empty() {
             continue;
         }
-        tracing::warn!(target: "kept_worker", "{text}");
+        pass_on(&text);
         last = Some(text);
     }
     last
+}
+
+/// A line of the worker's log at the level it has there; one without a level (a bug, a loader's complaint) is a warning.
+fn pass_on(line: &str) {
+    let mut words = line.splitn(2, char::is_whitespace);
+    let (_time, rest) = (words.next(), words.next().unwrap_or("").trim_start());
+    let (level, said) = rest.split_once(' ').unwrap_or(("", ""));
+    match level {
+        "ERROR" => tracing::error!(target: "kept_worker", "{said}"),
+        "WARN" => tracing::warn!(target: "kept_worker", "{said}"),
+        "INFO" => tracing::info!(target: "kept_worker", "{said}"),
+        "DEBUG" => tracing::debug!(target: "kept_worker", "{said}"),
+        "TRACE" => tracing::trace!(target: "kept_worker", "{said}"),
+        _ => tracing::warn!(target: "kept_worker", "{line}"),
+    }
 }
 
 async fn last_words(log: JoinHandle<Option<String>>) -> Option<String> {

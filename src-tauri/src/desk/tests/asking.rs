@@ -174,8 +174,8 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
         "The model could not be opened: it is damaged."
     );
     let mut story = Story::ready();
-    assert!(ask(&mut story, "Why?", "magic", None).contains("unknown method 'magic'"));
-    assert!(ask(&mut story, "Why?", "snapkv", Some("much")).contains("budget 'much'"));
+    assert!(ask(&mut story, "Why?", "magic", None).contains("Unknown method 'magic'"));
+    assert!(ask(&mut story, "Why?", "snapkv", Some("much")).contains("Budget 'much'"));
     story.hear(Reply::Tokens {
         tokens: 9999,
         context: 2048,
@@ -243,7 +243,7 @@ fn a_failure_keeps_what_was_written() {
     );
     assert_eq!(
         turn.error.as_deref(),
-        Some("raise the budget to 9 or set less.")
+        Some("Raise the budget to 9 or set less.")
     );
 }
 

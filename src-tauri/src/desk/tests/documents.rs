@@ -78,7 +78,7 @@ fn a_file_that_cannot_be_opened_changes_nothing() {
     let before = story.document();
     story.desk.open_path("/gone.txt".into());
     story.hear(failed(Failure::Document, "there is no file /gone.txt"));
-    assert_eq!(story.notices(), ["there is no file /gone.txt."]);
+    assert_eq!(story.notices(), ["There is no file /gone.txt."]);
     assert_eq!(story.document(), before);
     assert_eq!(story.desk.snapshot().opening, None);
 }
