@@ -43,14 +43,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let started = named.spawn(move || {
         for job in queue {
             let ticket = job.ticket;
-            let answered = catch_unwind(AssertUnwindSafe(|| answer(job, &output)));
-            let broken = answered.is_err();
-            let reply = answered.unwrap_or_else(|_| Reply::Failed {
-                ticket: Some(ticket),
-                what: Failure::Ask,
-                message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
-                stopped: false,
-            });
+            let (reply, broken) = last_word(ticket, || answer(job, &output));
             if inbox.send(Input::Ended { reply, broken }).is_err() {
                 return;
             }
@@ -61,6 +54,22 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
         std::process::exit(crate::BROKEN);
     }
     jobs
+}
+
+/// What `work` says last, or after a bug in it that there was one; and whether there was.
+fn last_word(ticket: u64, work: impl FnOnce() -> Reply) -> (Reply, bool) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(reply) => (reply, false),
+        Err(_) => {
+            let reply = Reply::Failed {
+                ticket: Some(ticket),
+                what: Failure::Ask,
+                message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
+                stopped: false,
+            };
+            (reply, true)
+        }
+    }
 }
 
 /// Answers one question; gives the last word on it.
@@ -253,5 +262,24 @@ impl Watch for Watching<'_> {
             ticket: self.ticket,
             text: text.to_owned(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_in_a_question_is_its_last_word() {
+        let (reply, broken) = last_word(5, || panic!("a bug, on purpose"));
+        assert!(broken);
+        let Reply::Failed {
+            ticket, message, ..
+        } = reply
+        else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(ticket, Some(5));
+        assert!(message.contains("internal error"), "{message}");
     }
 }

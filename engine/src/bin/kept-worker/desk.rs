@@ -39,6 +39,13 @@ struct Running {
     stop: Stop,
 }
 
+/// A model that is being opened.
+struct Opening {
+    number: u64,
+    /// Whether the window asked for it, and so is told when it is there.
+    asked: bool,
+}
+
 /// See the head of this file.
 pub struct Desk {
     output: Output,
@@ -49,7 +56,7 @@ pub struct Desk {
     /// The open document's length for the open model, once it is counted.
     length: Option<Outcome<DocumentLength>>,
     /// Numbers of what is being opened or counted now. What ends under another number is no longer wanted.
-    opening_model: Option<u64>,
+    opening_model: Option<Opening>,
     opening_document: Option<u64>,
     counting: Option<u64>,
     /// The last number given.
@@ -104,7 +111,7 @@ impl Desk {
 
     fn request(&mut self, request: Request, bytes: Vec<u8>) {
         match request {
-            Request::OpenModel { model } => self.open_model(model),
+            Request::OpenModel { model } => self.open_model(model, true),
             Request::OpenDocument { path } => self.open_document(path),
             Request::AdoptDocument { document } => {
                 self.give_up_document();
@@ -130,24 +137,27 @@ impl Desk {
         }
     }
 
-    fn open_model(&mut self, choice: String) {
-        if self.opening_model.is_some() {
+    /// Opens the model that `choice` names, because the window asked for it or because it must be made anew.
+    fn open_model(&mut self, choice: String, asked: bool) {
+        let number = self.next_number();
+        let before = self.opening_model.replace(Opening { number, asked });
+        if before.is_some_and(|before| before.asked) {
             self.stopped(None, Failure::Model);
         }
-        self.opening_model = Some(self.next_number());
-        opening::model(self.number, choice, self.inbox.clone());
+        opening::model(number, choice, self.inbox.clone());
     }
 
     fn model_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenModel>>) {
-        if self.opening_model != Some(number) {
+        let Some(opening) = self.opening_model.take_if(|o| o.number == number) else {
             return;
-        }
-        self.opening_model = None;
+        };
         match outcome {
             Ok(model) => {
-                self.output.say(&Reply::Model {
-                    model: model.facts.clone(),
-                });
+                if opening.asked {
+                    self.output.say(&Reply::Model {
+                        model: model.facts.clone(),
+                    });
+                }
                 self.model = Some(model);
                 self.count();
             }
@@ -305,7 +315,9 @@ impl Desk {
         self.output.say(reply);
         if broken && let Some(model) = self.model.take() {
             // Nothing that the bug may have left behind is used again.
-            self.open_model(model.facts.choice.clone());
+            if self.opening_model.is_none() {
+                self.open_model(model.facts.choice.clone(), false);
+            }
         }
     }
 
@@ -370,3 +382,6 @@ pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
         .map(|text| text.parse::<Budget>().map_err(|error| error.to_string()))
         .transpose()
 }
+
+#[cfg(all(test, unix))]
+mod tests;

@@ -29,7 +29,8 @@ impl Output {
         Ok(Self::new(File::from(pipe)))
     }
 
-    fn new(pipe: File) -> Self {
+    /// Replies go to `pipe`.
+    pub fn new(pipe: File) -> Self {
         Self(Arc::new(Mutex::new(BufWriter::new(pipe))))
     }
 

@@ -1,0 +1,167 @@
+//! Documents over the pipes: opened, refused, given up, too long, given back after a restart.
+
+use kept_engine::documents::Document;
+use kept_engine::protocol::{Failure, Frame, Kind, Reply, Request, write_frame};
+use kept_tests::golden::repository;
+
+use crate::pipe::{Worker, ask, is_end, method, open_model, sample};
+use crate::{QUESTION, failure, ready};
+
+/// Documents that cannot be opened are refused in the document crate's own words, and what was open stays.
+#[test]
+fn hostile_documents_are_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = folder.path().join("binary.bin");
+    std::fs::write(&binary, [0u8, 1, 2, 3, 0xff, 0xfe, 0, 0, 9]).expect("a file");
+    let fixtures = repository().join("documents/tests/fixtures");
+    let mut paths = vec![
+        folder.path().to_owned(),
+        folder.path().join("missing.txt"),
+        binary,
+    ];
+    for entry in std::fs::read_dir(fixtures).expect("the fixtures") {
+        paths.push(entry.expect("an entry").path());
+    }
+    let mut worker = ready();
+    let (mut opened, mut refused) = (0, 0);
+    for path in paths {
+        worker.say(&Request::OpenDocument { path: path.clone() });
+        let (reply, bytes) =
+            worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
+        match (Document::open(&path), reply) {
+            (Ok(expected), Reply::Document { document }) => {
+                opened += 1;
+                assert_eq!(document.name, expected.name);
+                assert_eq!(bytes, expected.text.as_bytes(), "{}", expected.name);
+                assert_eq!(document.pages.len(), expected.pages.len());
+            }
+            (Err(error), Reply::Failed { what, message, .. }) => {
+                refused += 1;
+                assert_eq!(what, Failure::Document);
+                assert_eq!(message, error.to_string());
+            }
+            (expected, got) => panic!("{}: {expected:?} but {got:?}", path.display()),
+        }
+    }
+    assert!(opened > 10 && refused > 10, "{opened} {refused}");
+    let ended = worker.close();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_without_permission_is_refused_where_permissions_hold() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("closed.txt");
+    std::fs::write(&path, "closed").expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).expect("permissions");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: path.clone() });
+    let (reply, _) = worker.next();
+    // Whoever may read everything (root) reads this too.
+    match (std::fs::read(&path), reply) {
+        (Ok(_), Reply::Document { .. }) => {}
+        (Err(_), Reply::Failed { message, .. }) => {
+            assert!(message.contains("may not be read"), "{message}");
+        }
+        (_, reply) => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn a_document_that_is_too_long_is_measured_not_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: long });
+    worker.say(&open_model("mini"));
+    // Both wait for the model and the count.
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.say(&Request::Estimate {
+        ticket: 2,
+        method: method("snapkv"),
+        budget: None,
+    });
+    let mut sentences = Vec::new();
+    while sentences.len() < 3 {
+        match worker.next().0 {
+            Reply::Tokens {
+                tokens,
+                context,
+                fits,
+                message,
+            } => {
+                assert!(!fits && tokens > context, "{tokens} {context}");
+                sentences.extend(message);
+            }
+            Reply::Failed { message, .. } => sentences.push(message),
+            Reply::Model { .. } | Reply::Document { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for sentence in sentences {
+        assert!(sentence.contains("too long"), "{sentence}");
+    }
+}
+
+/// After a restart the window gives back what it has; the answer is the same as before.
+#[test]
+fn an_adopted_document_is_asked_about_like_an_opened_one() {
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: sample() });
+    let (reply, text) = worker.next();
+    let Reply::Document { mut document } = reply else {
+        panic!("{reply:?}")
+    };
+    document.notes.push("page 3 is damaged".to_owned());
+    drop(worker);
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::AdoptDocument { document });
+    worker.say_frame(Kind::Bytes, &text);
+    worker.say(&ask(1, QUESTION, "full"));
+    let (reply, _) = worker.find(is_end);
+    let Reply::Answered { answer, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    assert_eq!(answer.notes, ["page 3 is damaged"]);
+}
+
+/// Who gives up waiting for a document hears so at once, and never hears of it again.
+#[test]
+fn a_document_that_was_given_up_never_arrives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = folder.path().join("slow.txt");
+    std::fs::write(&slow, "words and words\n".repeat(1 << 20)).expect("a large file");
+    let mut worker = Worker::start();
+    // In one piece, so that the stop is there long before the file is read.
+    let mut frames = Vec::new();
+    for request in [
+        Request::OpenDocument { path: slow.clone() },
+        Request::Stop { ticket: 0 },
+        Request::OpenDocument { path: slow },
+        Request::OpenDocument { path: sample() },
+    ] {
+        let frame = Frame::json(&request).expect("JSON");
+        write_frame(&mut frames, frame.kind, &frame.payload).expect("a frame");
+    }
+    worker.say_raw(&frames);
+    for _ in 0..2 {
+        let (ticket, what, _, stopped) = failure(worker.next());
+        assert_eq!((ticket, what, stopped), (None, Failure::Document, true));
+    }
+    let (reply, _) = worker.next();
+    let Reply::Document { document } = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(document.name, "sample.txt");
+    // A stop with nothing to stop says nothing: the next thing heard is the model.
+    worker.say(&Request::Stop { ticket: 0 });
+    worker.say(&Request::Stop { ticket: 8 });
+    worker.say(&open_model("mini"));
+    assert!(matches!(worker.next().0, Reply::Model { .. }));
+}
