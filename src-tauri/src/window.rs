@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tauri::{AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WindowEvent};
+use tauri::{
+    App, AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WebviewWindowBuilder,
+    WindowEvent,
+};
 use tokio::sync::mpsc;
 
 use crate::arguments::{self, Arguments, CommandLine};
@@ -102,13 +105,9 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     let wiring = open_desk(app.path().app_data_dir().map_err(WindowError::from))?;
     app.manage(wiring.clone());
     open_arguments(&wiring, arguments);
-    app.run(move |app, event| match event {
-        RunEvent::Ready => {
-            if let Some(window) = app.get_webview_window("main") {
-                wiring.set_frame(Box::new(MainWindow(window)));
-            }
-        }
-        RunEvent::Exit => {
+    wiring.set_frame(Box::new(MainWindow(show(&app)?)));
+    app.run(move |_, event| {
+        if let RunEvent::Exit = event {
             let closed = tauri::async_runtime::block_on(async {
                 tokio::time::timeout(CLOSING, wiring.close()).await
             });
@@ -116,9 +115,22 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
                 tracing::error!("the last of the conversation was not saved in time");
             }
         }
-        _ => {}
     });
     Ok(())
+}
+
+/// Makes the window of `tauri.conf.json`. Where WebKit cannot have a folder of its own it keeps everything in memory.
+fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
+    let config = app.config().app.windows.first().cloned();
+    let config = config.unwrap_or_default();
+    let mut builder = WebviewWindowBuilder::from_config(app, &config)?;
+    let folder = app.path().app_local_data_dir()?;
+    if let Err(error) = std::fs::create_dir_all(&folder) {
+        tracing::warn!(%error, folder = %folder.display(), "the page keeps its data in memory");
+        // Tauri wants a folder that exists, and an incognito page does not write to it.
+        builder = builder.incognito(true).data_directory(std::env::temp_dir());
+    }
+    Ok(builder.build()?)
 }
 
 /// The desk with what an earlier start left, its store and its worker.
@@ -149,7 +161,7 @@ async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
     let failed = |error: StoreError| Unsaved {
         kind: NoticeKind::Error,
         sentence: format!(
-            "This conversation is not saved, because {error}: make room or rights in {} and start Kept again.",
+            "This conversation is not saved ({error}): make room or rights in {} and start Kept again.",
             folder.display()
         ),
     };

@@ -35,14 +35,15 @@ impl Desk {
             self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some();
         let opened = self.document_in_flight.is_some();
         let opening = self.opening.as_ref().filter(|_| opened);
-        self.after_restart = Some(match opening {
-            _ if was_asked => (Place::Conversation, sentences::restarted_ask_again(what)),
-            Some(file) => (
+        self.after_restart = match opening {
+            // The turn says it.
+            _ if was_asked => None,
+            Some(file) => Some((
                 Place::Document,
                 sentences::restarted_open_again(what, &file.name),
-            ),
-            None => (Place::Conversation, sentences::restarted(what)),
-        });
+            )),
+            None => Some((Place::Conversation, sentences::restarted(what))),
+        };
         if opened {
             // The file may be what it died of; a person decides whether to try again.
             self.end_opening();
