@@ -23,14 +23,18 @@ fn slow(home: &Home) -> App<'_> {
     settings["maxTokens"] = 4000.into();
     app.invoke("save_settings", &json!({"settings": settings}))
         .expect("settings are taken");
-    // Every sentence that is shown, however short.
+    listen(&app);
+    app
+}
+
+/// Notes every sentence about the engine from now on, however short it is shown.
+fn listen(app: &App<'_>) {
     app.script(
         "window.__said = new Set()
          const look = () => ['worker-message', 'notice'].forEach(id => $$(id).forEach(e => e.innerText.trim() && window.__said.add(e.innerText.trim())))
          new MutationObserver(look).observe(document.body, {subtree: true, childList: true, characterData: true}); look()",
         Value::Null,
     );
-    app
 }
 
 fn said(app: &App<'_>) -> Vec<String> {
@@ -215,7 +219,15 @@ fn the_engine_is_killed_while_nobody_needs_it() {
     let app = first_start(&home);
     app.ask(QUESTION);
     app.is_answered();
+    listen(&app);
     kill(&app);
+    app.until("it says what happened", |app| {
+        said(app)
+            .iter()
+            .any(|s| s.contains("signal 9"))
+            .then_some(())
+    });
+    app.picture("killed-idle");
     assert_eq!(
         app.state().as_deref(),
         Some("done"),
@@ -225,6 +237,40 @@ fn the_engine_is_killed_while_nobody_needs_it() {
     app.ask("What is the founding year of the museum?");
     app.is_answered();
     assert!(app.answer().contains("1884"), "{}", app.answer());
+    app.close();
+}
+
+#[test]
+fn an_engine_that_keeps_dying_is_left_alone_until_it_is_asked_for() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.until("the window gives up starting it", |app| {
+        if let Some(worker) = app.worker() {
+            worker.signal("KILL");
+        }
+        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+    });
+    let message = app.until("it says so", |app| {
+        app.text("worker-message")
+            .filter(|_| app.is_shown("restart-button"))
+    });
+    assert!(message.contains(' '), "a sentence: {message}");
+    app.picture("keeps-dying");
+    app.write("composer", QUESTION);
+    app.click("restart-button");
+    app.until("the engine is back", |app| {
+        let now = app.snapshot();
+        (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
+    });
+    assert_eq!(
+        app.field("composer"),
+        QUESTION,
+        "what was typed is still there"
+    );
+    app.write("composer", "\u{E007}");
+    app.until("it is asked", |app| (app.count("turn") == 1).then_some(()));
+    app.is_answered();
     app.close();
 }
 

@@ -328,3 +328,42 @@ fn a_model_is_dropped_and_a_damaged_one_is_refused() {
     app.is_answered();
     app.close();
 }
+
+#[test]
+fn a_file_is_chosen_in_the_dialog_of_the_system() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let path = home.file("chosen by hand.txt", with_another_code());
+    app.click("open-button");
+    let display = app.display();
+    let dialog = app.until("the dialog is there", |_| {
+        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"])?;
+        Some(found.lines().next()?.to_owned())
+    });
+    // The window goes on answering while the dialog is open.
+    assert_eq!(app.script("return 1 + 1", Value::Null), 2);
+    display.xdotool(&["windowfocus", "--sync", &dialog]);
+    // A path that starts with a slash opens the dialog's own field for it.
+    display.xdotool(&["type", "--delay", "20", path.to_str().expect("a path")]);
+    display.xdotool(&["key", "Return"]);
+    app.shows_document("chosen by hand.txt");
+    // And one that is sent away changes nothing.
+    app.click("open-button");
+    let dialog = app.until("the dialog is there again", |_| {
+        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"])?;
+        Some(found.lines().next()?.to_owned())
+    });
+    display.xdotool(&["windowfocus", "--sync", &dialog]);
+    display.xdotool(&["key", "Escape"]);
+    app.until("the dialog is gone", |_| {
+        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"]);
+        found.is_none().then_some(())
+    });
+    assert_eq!(app.notices(), []);
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("chosen by hand.txt"))
+    );
+    app.close();
+}

@@ -164,7 +164,7 @@ fn a_text_of_128k_tokens_is_painted_and_scrolls() {
         (app.snapshot()["model"]["name"] == "tiny").then_some(())
     });
     app.shows_document("sample.txt");
-    let path = home.file("long.txt", words(270_000));
+    let path = home.file("long.txt", words(165_000));
     opens_without_freezing(&app, &path, "long.txt");
     let tokens = app.until("its tokens are counted", |app| {
         app.snapshot()["document"]["tokens"].as_u64()

@@ -268,27 +268,17 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The databases of the app itself, by what is in them: the web view keeps some of its own.
-fn databases(home: &Home) -> Vec<PathBuf> {
-    let ours = |path: &PathBuf| {
-        let bytes = fs::read(path).unwrap_or_default();
-        bytes.starts_with(b"SQLite format 3\0") && bytes.windows(8).any(|w| w == b"settings")
-    };
-    files_below(&home.path().join("data"))
-        .into_iter()
-        .filter(ours)
-        .collect()
-}
-
 #[test]
 fn a_damaged_database_is_put_aside_and_the_window_opens() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
     app.close();
-    let found = databases(&home);
-    assert_eq!(found.len(), 1, "one database: {found:?}");
-    let database = &found[0];
+    let database = &home.data().join("kept.db");
+    assert!(
+        fs::metadata(database).is_ok_and(|m| m.len() > 0),
+        "the database"
+    );
     // A write-ahead log would be taken for newer than what is damaged here.
     for path in files_below(database.parent().expect("a folder")) {
         let name = path.to_string_lossy().into_owned();
@@ -301,7 +291,7 @@ fn a_damaged_database_is_put_aside_and_the_window_opens() {
     fs::write(database, &damage).expect("the database is damaged");
 
     let app = Launch::plain().open(&home);
-    let notice = app.says(&["database"]);
+    let notice = app.says(&["could not be read", "moved"]);
     assert!(
         !notice.text.contains("code:") && !notice.text.contains("sqlx"),
         "for a person: {}",
@@ -324,4 +314,29 @@ fn a_damaged_database_is_put_aside_and_the_window_opens() {
     });
     assert_eq!(app.notices(), []);
     app.close();
+}
+
+#[test]
+fn a_database_that_cannot_be_made_does_not_keep_the_window_shut() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    // A folder in the place of the file: not even root can write to it.
+    fs::create_dir_all(home.data().join("kept.db/in the way")).expect("a folder");
+    let app = Launch::plain().open(&home);
+    let notice = app.says(&["save"]);
+    assert!(
+        !notice.text.contains("os error") && !notice.text.contains("code:"),
+        "for a person: {}",
+        notice.text
+    );
+    assert_eq!(app.snapshot()["saves"], false);
+    app.is_ready();
+    app.shows_document("sample.txt");
+    app.ask(QUESTION);
+    app.is_answered();
+    app.close();
+    assert!(
+        home.data().join("kept.db/in the way").is_dir(),
+        "it is left alone"
+    );
 }

@@ -64,19 +64,23 @@ impl Display {
     /// # Panics
     /// When it fails.
     pub fn xdotool(&self, arguments: &[&str]) -> String {
+        self.try_xdotool(arguments)
+            .unwrap_or_else(|| panic!("xdotool {} failed", arguments.join(" ")))
+    }
+
+    /// Runs one `xdotool` command; `None` if it fails, as a search does that finds nothing.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn try_xdotool(&self, arguments: &[&str]) -> Option<String> {
         let output = Command::new("xdotool")
             .args(arguments)
             .env("DISPLAY", &self.name)
             .stdin(Stdio::null())
             .output()
             .expect("xdotool starts");
-        assert!(
-            output.status.success(),
-            "xdotool {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        (output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Moves the mouse in a straight line, at the speed of a hand: programs that follow a drag expect to see it on its way.

@@ -16,7 +16,7 @@ pub use app::{App, Launch, PATIENCE};
 pub use display::Display;
 pub use files::{Home, pages_pdf, words};
 pub use page::{ANSWER, Notice, QUESTION, answered, first_start};
-pub use process::{Process, processes_below};
+pub use process::{Process, built, processes_below};
 pub use webdriver::{DriverError, WebDriver};
 
 use std::process::{Command, Stdio};
