@@ -24,6 +24,7 @@ pub enum Request {
     /// Reads a file. Answered by [`Reply::Document`] or [`Reply::Failed`].
     OpenDocument {
         /// The file.
+        #[serde(with = "super::path")]
         path: PathBuf,
     },
     /// Takes a document whose text the window still has. Its text follows as bytes. Not answered.

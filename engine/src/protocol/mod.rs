@@ -5,6 +5,7 @@
 
 mod frame;
 mod message;
+mod path;
 
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
