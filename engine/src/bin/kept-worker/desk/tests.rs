@@ -23,7 +23,7 @@ fn after_a_bug_the_model_is_opened_again() {
     let (inbox, inputs) = channel();
     let desk = Desk::new(output, inbox.clone());
     std::thread::spawn(move || desk.run(inputs));
-    let say = |input| inbox.send(input).ok().expect("the desk listens");
+    let say = |input| assert!(inbox.send(input).is_ok(), "the desk listens");
     let model = Request::OpenModel {
         model: "mini".to_owned(),
     };
