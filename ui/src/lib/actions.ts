@@ -8,6 +8,8 @@ import type { Desk, Place } from './desk.svelte'
 
 const DRAFT_MS = 400
 const ESTIMATE_MS = 150
+const ESTIMATE_AGAIN_MS = 500
+const ESTIMATE_TRIES = 4
 
 export class Actions {
   #desk: Desk
@@ -109,12 +111,19 @@ export class Actions {
     void this.#try('conversation', calls.saveDraft(this.#desk.draft))
   }
 
-  /** Asks what a question would take, a moment after the last wish; an older answer never replaces a newer one. */
-  estimateSoon = (method: string, budget: string | null) => {
+  /**
+   * Asks what a question would take, a moment after the last wish; an older answer never replaces a newer one. An engine that has
+   * just been restarted may not have its document yet: a refusal is tried again a few times before it is believed.
+   */
+  estimateSoon = (method: string, budget: string | null) =>
+    this.#estimateAfter(ESTIMATE_MS, method, budget, ESTIMATE_TRIES)
+
+  #estimateAfter(ms: number, method: string, budget: string | null, tries: number): void {
     if (this.#estimateTimer !== null) clearTimeout(this.#estimateTimer)
+    const run = ++this.#estimateRun
     this.#estimateTimer = setTimeout(async () => {
+      this.#estimateTimer = null
       const desk = this.#desk
-      const run = ++this.#estimateRun
       try {
         const estimate = await calls.estimate(method, budget)
         if (run !== this.#estimateRun) return
@@ -122,9 +131,10 @@ export class Actions {
         desk.estimateError = null
       } catch (refusal) {
         if (run !== this.#estimateRun) return
+        if (tries > 1) return this.#estimateAfter(ESTIMATE_AGAIN_MS, method, budget, tries - 1)
         desk.estimate = null
         desk.estimateError = calls.sentence(refusal)
       }
-    }, ESTIMATE_MS)
+    }, ms)
   }
 }

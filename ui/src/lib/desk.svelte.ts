@@ -73,6 +73,8 @@ export class Desk {
   /** Answers' pieces that have come but are not in `turns` yet. */
   #pieces = new Map<number, string>()
   #announced = 0
+  /** The file of the model that was open last. */
+  #costedFile: string | null = null
   #noticeId = 0
 
   /** The question that runs. One at a time. */
@@ -87,6 +89,7 @@ export class Desk {
     this.settings = snapshot.settings
     this.models = snapshot.models
     this.model = snapshot.model
+    this.#costedFile = snapshot.model?.file ?? null
     this.modelError = snapshot.modelError
     this.methods = snapshot.methods
     this.document = snapshot.document
@@ -115,9 +118,11 @@ export class Desk {
         this.settings = event.settings
         return
       case 'model':
+        // The same model again, after a restart of the engine: what a question costs is as it was.
+        if (event.model && event.model.file !== this.#costedFile) this.estimate = null
+        if (event.model) this.#costedFile = event.model.file
         this.model = event.model
         this.modelError = event.error
-        this.estimate = null
         return
       case 'opening':
         this.opening = event.name
