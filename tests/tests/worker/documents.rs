@@ -55,7 +55,7 @@ fn a_file_without_permission_is_refused_where_permissions_hold() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("closed.txt");
     std::fs::write(&path, "closed").expect("a file");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).expect("permissions");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("permissions");
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: path.clone() });
     let (reply, _) = worker.next();
