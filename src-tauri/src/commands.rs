@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use tauri::ipc::{Channel, Response};
 use tauri::{AppHandle, Manager, Runtime, State};
@@ -153,7 +152,7 @@ pub async fn ask(
 /// Stops what runs.
 #[tauri::command]
 pub async fn stop(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(|desk| desk.stop(Instant::now()));
+    wiring.with(Desk::stop);
     Ok(())
 }
 

@@ -71,6 +71,9 @@ pub const ENGINE_FAILED: &str =
 /// A person restarted it.
 pub const RESTARTED_BY_HAND: &str =
     "The engine was restarted before this answer ended; your question is kept: ask again.";
+/// A bug of ours: nobody watches the engine any more.
+pub const NO_SUPERVISOR: &str =
+    "Kept has lost hold of its engine over a bug: close the window and start Kept again.";
 /// No map of this turn.
 pub const NO_MAP: &str = "There is no map for this answer: ask again to make one.";
 /// A drop of several files.

@@ -15,6 +15,7 @@ use crate::contract::{NoticeKind, Place, Theme};
 use crate::desk::Desk;
 use crate::store::{self, Lock, Opened, StoreError};
 use crate::wiring::{Frame, Wiring};
+use crate::worker::Audience;
 use crate::{drop, sentences, worker};
 
 /// How long writing the last of the conversation may keep a closed window's process alive.
@@ -199,7 +200,15 @@ pub fn start(opened: Opened, lock: Option<Lock>, program: std::path::PathBuf) ->
             tracing::error!(%error, "the store's task ended");
         }
     });
-    tokio::spawn(worker::supervise(program, due, wiring.clone()));
+    let supervising = tokio::spawn(worker::supervise(program, due, wiring.clone()));
+    tokio::spawn({
+        let wiring = wiring.clone();
+        async move {
+            if supervising.await.is_err() {
+                wiring.gone(sentences::NO_SUPERVISOR);
+            }
+        }
+    });
     tokio::spawn({
         let wiring = wiring.clone();
         async move { wiring.tick().await }

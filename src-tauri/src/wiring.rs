@@ -200,10 +200,10 @@ impl Audience for Wiring {
     }
 
     fn died(&self, what: &str) {
-        self.with(|desk| desk.worker_died(Instant::now(), what));
+        self.with(|desk| desk.worker_died(what));
     }
 
     fn gone(&self, message: &str) {
-        self.with(|desk| desk.worker_gone(Instant::now(), message));
+        self.with(|desk| desk.worker_gone(message));
     }
 }

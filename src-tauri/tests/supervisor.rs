@@ -138,9 +138,7 @@ async fn killed_while_reading() {
     window
         .until("reading again", |s| s.turns[1].state == TurnState::Reading)
         .await;
-    window
-        .wiring
-        .with(|desk| desk.stop(std::time::Instant::now()));
+    window.wiring.with(|desk| desk.stop());
     window
         .until("the stop", |s| s.turns[1].state == TurnState::Stopped)
         .await;
@@ -177,9 +175,7 @@ async fn killed_while_answering() {
     window
         .until("some of the answer", |s| s.turns[1].answer.len() > 20)
         .await;
-    window
-        .wiring
-        .with(|desk| desk.stop(std::time::Instant::now()));
+    window.wiring.with(|desk| desk.stop());
     let stopped = window
         .until("the stop", |s| s.turns[1].state == TurnState::Stopped)
         .await;

@@ -134,10 +134,10 @@ impl Desk {
     }
 
     /// Stops the question that runs, or else the file that is being opened.
-    pub fn stop(&mut self, now: Instant) {
+    pub fn stop(&mut self) {
         if self.held.take().is_some() {
             if let Some(turn) = self.turns.last().map(|turn| turn.id) {
-                self.end_turn(now, turn, TurnState::Stopped, |_| {});
+                self.end_turn(turn, TurnState::Stopped, |_| {});
             }
             return;
         }
@@ -278,7 +278,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn answered(&mut self, now: Instant, ticket: u64, answer: AnswerFacts) {
+    pub(super) fn answered(&mut self, ticket: u64, answer: AnswerFacts) {
         if let Some(turn) = self.turn_of(ticket) {
             if let Some(running) = &mut self.running
                 && let Some(progress) = running.progress
@@ -291,20 +291,20 @@ impl Desk {
                 _ => TurnState::Done,
             };
             self.running_ended();
-            self.end_turn(now, turn, state, |turn| finish(turn, answer));
+            self.end_turn(turn, state, |turn| finish(turn, answer));
         } else {
             self.ended_unheard(ticket);
         }
     }
 
-    pub(super) fn ask_failed(&mut self, now: Instant, ticket: u64, message: &str, stopped: bool) {
+    pub(super) fn ask_failed(&mut self, ticket: u64, message: &str, stopped: bool) {
         if let Some(turn) = self.turn_of(ticket) {
             self.running_ended();
             let state = match stopped {
                 true => TurnState::Stopped,
                 false => TurnState::Failed,
             };
-            self.end_turn(now, turn, state, |turn| {
+            self.end_turn(turn, state, |turn| {
                 turn.error = (!stopped).then(|| for_window(message));
             });
         } else {
@@ -331,15 +331,9 @@ impl Desk {
     }
 
     /// The last word on a turn: saved, with its map, and told whole.
-    pub(super) fn end_turn(
-        &mut self,
-        now: Instant,
-        id: u64,
-        state: TurnState,
-        change: impl FnOnce(&mut Turn),
-    ) {
+    pub(super) fn end_turn(&mut self, id: u64, state: TurnState, change: impl FnOnce(&mut Turn)) {
         self.thinner.forget();
-        let mapped = self.settle_map(id, now);
+        let mapped = self.settle_map(id);
         let Some(turn) = self.turn_mut(id) else {
             return;
         };

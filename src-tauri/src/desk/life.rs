@@ -1,7 +1,5 @@
 //! The worker's life as the desk sees it: hello, death, giving up, starting anew. Nothing typed or answered is lost in any.
 
-use std::time::Instant;
-
 use kept_engine::protocol;
 
 use super::{Desk, Effect};
@@ -30,7 +28,7 @@ impl Desk {
     }
 
     /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
-    pub fn worker_died(&mut self, now: Instant, what: &str) {
+    pub fn worker_died(&mut self, what: &str) {
         let was_asked =
             self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some();
         let opened = self.document_in_flight.is_some();
@@ -48,7 +46,7 @@ impl Desk {
             // The file may be what it died of; a person decides whether to try again.
             self.end_opening();
         }
-        self.bury(now, &sentences::restarted_ask_again(what));
+        self.bury(&sentences::restarted_ask_again(what));
         self.set_worker(
             Life::Restarting,
             Some(format!("{what} It is being restarted.")),
@@ -56,27 +54,27 @@ impl Desk {
     }
 
     /// There is no worker and none will be started until a person asks. `message` is a sentence.
-    pub fn worker_gone(&mut self, now: Instant, message: &str) {
+    pub fn worker_gone(&mut self, message: &str) {
         self.after_restart = None;
         if let Some(opening) = &self.opening {
             let message = sentences::engine_not_running(&opening.name);
             self.notice(NoticeKind::Error, Place::Document, message);
             self.end_opening();
         }
-        self.bury(now, message);
+        self.bury(message);
         self.set_worker(Life::Failed, Some(message.to_owned()));
     }
 
     /// Starts the worker anew, by a person's wish.
     pub fn restart_worker(&mut self) {
-        self.bury(Instant::now(), sentences::RESTARTED_BY_HAND);
+        self.bury(sentences::RESTARTED_BY_HAND);
         self.after_restart = None;
         self.set_worker(Life::Restarting, None);
         self.effects.push(Effect::RestartWorker);
     }
 
     /// Ends what ran in a worker that is no more.
-    fn bury(&mut self, now: Instant, reason: &str) {
+    fn bury(&mut self, reason: &str) {
         self.generation = 0;
         self.model_in_flight = None;
         self.document_in_flight = None;
@@ -88,7 +86,7 @@ impl Desk {
         let running = self.running.take().and_then(|running| running.turn);
         let held = self.turns.last().filter(|_| held).map(|turn| turn.id);
         if let Some(turn) = held.or(running) {
-            self.end_turn(now, turn, TurnState::Failed, |turn| {
+            self.end_turn(turn, TurnState::Failed, |turn| {
                 turn.error = Some(reason.to_owned());
             });
         }

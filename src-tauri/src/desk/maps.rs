@@ -111,7 +111,7 @@ impl Desk {
     }
 
     /// Nothing more comes: the map of a turn as it is to be kept, announced once more; none if no layer ever came.
-    pub(super) fn settle_map(&mut self, turn: u64, _now: Instant) -> Option<SharedMap> {
+    pub(super) fn settle_map(&mut self, turn: u64) -> Option<SharedMap> {
         let map = self.maps.get(&turn)?.clone();
         if lock(&map).layers_done() == 0 {
             self.maps.remove(&turn);

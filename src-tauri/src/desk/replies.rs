@@ -74,30 +74,23 @@ impl Desk {
                     self.text_arrived(now, turn, &text);
                 }
             }
-            Reply::Answered { ticket, answer } => self.answered(now, ticket, answer),
+            Reply::Answered { ticket, answer } => self.answered(ticket, answer),
             Reply::Failed {
                 ticket,
                 what,
                 message,
                 stopped,
-            } => self.failed(now, ticket, what, &message, stopped),
+            } => self.failed(ticket, what, &message, stopped),
         }
         Ok(())
     }
 
-    fn failed(
-        &mut self,
-        now: Instant,
-        ticket: Option<u64>,
-        what: Failure,
-        message: &str,
-        stopped: bool,
-    ) {
+    fn failed(&mut self, ticket: Option<u64>, what: Failure, message: &str, stopped: bool) {
         match (what, ticket) {
             (Failure::Model, _) => self.model_failed(message),
             (Failure::Document, _) => self.document_failed(for_window(message), stopped),
             (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(for_window(message))),
-            (Failure::Ask, Some(ticket)) => self.ask_failed(now, ticket, message, stopped),
+            (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, message, stopped),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");
                 let message = for_window(message);

@@ -202,7 +202,7 @@ fn stopping_ends_as_the_worker_says() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.read(ticket, 0);
-    story.desk.stop(story.now);
+    story.desk.stop();
     assert_eq!(story.requests(), [Request::Stop { ticket }]);
     story.hear(Reply::Failed {
         ticket: Some(ticket),
@@ -217,7 +217,7 @@ fn stopping_ends_as_the_worker_says() {
     let (_, ticket) = story.ask("Why?");
     story.read(ticket, 2);
     story.hear(token(ticket, "Beca"));
-    story.desk.stop(story.now);
+    story.desk.stop();
     story.hear(answered(ticket, "Because", Finish::Stopped));
     let turn = story.turn();
     assert_eq!(turn.state, TurnState::Stopped);
@@ -287,7 +287,7 @@ fn a_held_question_can_be_stopped() {
     story.desk.clear_conversation();
     story.desk.ask("Second?", "snapkv", None).expect("accepted");
     story.look();
-    story.desk.stop(story.now);
+    story.desk.stop();
     assert_eq!(story.turn().state, TurnState::Stopped);
     story.hear(answered(first, "", Finish::Stopped));
     assert_eq!(story.requests(), []);
@@ -314,9 +314,7 @@ fn an_estimate_goes_to_who_asked() {
     });
     assert!(first.try_recv().is_err(), "not yet");
     assert_eq!(second.try_recv(), Ok(Err("no.".to_owned())));
-    story
-        .desk
-        .worker_died(story.now, "The engine crashed (signal 11).");
+    story.desk.worker_died("The engine crashed (signal 11).");
     assert!(matches!(first.try_recv(), Ok(Err(message)) if message.contains("signal 11")));
     assert_ne!(one, two);
 }

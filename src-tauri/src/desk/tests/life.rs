@@ -14,7 +14,7 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
     story.hear(token(ticket, "Beca"));
     story.hear(token(ticket, "use"));
     story.look();
-    story.desk.worker_died(story.now, KILLED);
+    story.desk.worker_died(KILLED);
     let turn = story.turn();
     assert_eq!(turn.state, TurnState::Failed);
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
 #[test]
 fn the_next_worker_is_given_model_and_document() {
     let mut story = Story::ready();
-    story.desk.worker_died(story.now, KILLED);
+    story.desk.worker_died(KILLED);
     assert_eq!(story.desk.snapshot().model, None);
     story.look();
     story.hello();
@@ -66,7 +66,7 @@ fn the_next_worker_is_given_model_and_document() {
 #[test]
 fn an_idle_death_is_told_once() {
     let mut story = Story::ready();
-    story.desk.worker_died(story.now, KILLED);
+    story.desk.worker_died(KILLED);
     story.look();
     story.hello();
     assert_eq!(story.notices(), [sentences::restarted(KILLED)]);
@@ -76,7 +76,7 @@ fn an_idle_death_is_told_once() {
 fn a_death_while_opening_a_file_does_not_open_it_again() {
     let mut story = Story::ready();
     story.desk.open_path("/evil.pdf".into());
-    story.desk.worker_died(story.now, KILLED);
+    story.desk.worker_died(KILLED);
     assert_eq!(story.desk.snapshot().opening, None);
     story.look();
     story.hello();
@@ -108,7 +108,7 @@ fn a_file_passed_before_the_worker_is_there_is_opened_at_its_hello() {
 #[test]
 fn without_a_worker_everything_but_asking_works() {
     let mut story = Story::first_start();
-    story.desk.worker_gone(story.now, "There is no engine.");
+    story.desk.worker_gone("There is no engine.");
     let state = story.desk.snapshot().worker;
     assert_eq!(state.state, Life::Failed);
     assert_eq!(state.message.as_deref(), Some("There is no engine."));
@@ -139,7 +139,7 @@ fn what_was_held_for_a_dead_worker_fails_with_it() {
     story.ask("First?");
     story.desk.clear_conversation();
     story.desk.ask("Second?", "snapkv", None).expect("accepted");
-    story.desk.worker_died(story.now, KILLED);
+    story.desk.worker_died(KILLED);
     assert_eq!(story.turn().state, TurnState::Failed);
     story.look();
     story.hello();

@@ -185,7 +185,7 @@ fn the_model_does_not_change_under_a_question() {
 #[test]
 fn another_model_is_worth_another_start() {
     let mut story = Story::first_start();
-    story.desk.worker_gone(story.now, "It died three times.");
+    story.desk.worker_gone("It died three times.");
     story.look();
     story.desk.choose_model_file("/other.gguf".into());
     assert!(
