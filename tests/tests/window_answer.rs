@@ -301,3 +301,75 @@ fn markdown_in_a_question_runs_nothing() {
     assert_eq!(found, json!([null, 0]));
     app.close();
 }
+
+#[test]
+fn an_answer_is_copied() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    let answer = app.snapshot()["turns"][0]["answer"]
+        .as_str()
+        .expect("an answer")
+        .to_owned();
+    app.click("copy");
+    app.until("the button says so", |app| {
+        app.text("copy").filter(|t| t == "Copied")
+    });
+    app.click("composer");
+    app.driver().keys(&["\u{E009}", "v"]).expect("keys");
+    app.until("it can be pasted", |app| {
+        (app.field("composer") == answer).then_some(())
+    });
+    app.close();
+}
+
+#[test]
+fn every_size_of_the_window_has_room_for_everything() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    for (width, height) in [(860, 560), (1280, 800), (1920, 1080)] {
+        app.driver().resize(width, height).expect("another size");
+        app.until("the page has the new size", |app| {
+            let size = app.script("return [innerWidth, innerHeight]", Value::Null);
+            (size == json!([width, height])).then_some(())
+        });
+        // Everything a person clicks or reads is inside the window, and nothing covers anything else's middle.
+        let script = "const bad = []
+            if (document.documentElement.scrollWidth > innerWidth) bad.push('the page is wider than the window')
+            for (const id of args[0]) {
+              const e = $(id), r = e?.getBoundingClientRect()
+              if (!r || !r.width || !r.height) { bad.push(id + ' is not there'); continue }
+              if (r.left < 0 || r.top < 0 || r.right > innerWidth + 1 || r.bottom > innerHeight + 1) bad.push(id + ' is outside')
+              const top = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)
+              if (top && !e.contains(top) && !top.contains(e)) bad.push(id + ' is covered by ' + top.outerHTML.slice(0, 80))
+            }
+            return bad";
+        let ids = [
+            "document-name",
+            "open-button",
+            "model-menu",
+            "method-menu",
+            "budget",
+            "budget-field",
+            "settings-button",
+            "memory-weights",
+            "memory-kept",
+            "memory-scratch",
+            "memory-free",
+            "document",
+            "strip",
+            "composer",
+            "layer-filter",
+            "legend",
+            "table-button",
+            "kept-share",
+        ];
+        let bad = app.script(script, json!([ids]));
+        app.picture(&format!("{width}x{height}"));
+        if bad != json!([]) {
+            app.give_up(&format!("at {width}x{height}: {bad}"));
+        }
+    }
+    app.close();
+}

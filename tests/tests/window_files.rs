@@ -175,6 +175,17 @@ fn what_cannot_be_read_is_refused_in_one_sentence() {
         &[&home.file("half.pdf", &half[..half.len() / 2])],
         &["half.pdf"],
     );
+    for name in [
+        "scanned.pdf",
+        "password.pdf",
+        "zero-pages.pdf",
+        "garbage.pdf",
+    ] {
+        let fixture = golden::repository()
+            .join("documents/tests/fixtures")
+            .join(name);
+        refused(&app, &[&fixture], &[name]);
+    }
     app.picture("refused");
 
     // After all that, a good one.
@@ -365,5 +376,35 @@ fn a_file_is_chosen_in_the_dialog_of_the_system() {
         app.text("document-name")
             .is_some_and(|n| n.contains("chosen by hand.txt"))
     );
+    app.close();
+}
+
+/// Damaged, hostile and merely unusual: each is opened or refused, and the window is there for the next one.
+#[test]
+fn whatever_is_in_a_pdf_the_window_lives() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let folder = fs::read_dir(golden::repository().join("documents/tests/fixtures"));
+    let mut paths: Vec<PathBuf> = folder
+        .expect("the fixtures")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "pdf"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 10, "{paths:?}");
+    for path in &paths {
+        let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
+        app.close_notices();
+        app.drop_files(&[path]);
+        let refused = app.until(&format!("{name} is opened or refused"), |app| {
+            let opened = app.text("document-name").is_some_and(|n| n.contains(name));
+            let settled = opened && app.snapshot()["opening"].is_null();
+            let refused = app.notices().iter().any(|n| n.text.contains(name));
+            (settled || refused).then_some(refused)
+        });
+        println!("{name} is {}", if refused { "refused" } else { "opened" });
+        assert!(app.worker().is_some(), "the engine outlives {name}");
+    }
     app.close();
 }

@@ -148,6 +148,21 @@ fn a_pdf_of_three_hundred_pages_never_freezes_the_window() {
             .map(str::to_owned)
     });
     assert!(sentence.chars().any(|c| c.is_ascii_digit()), "{sentence}");
+    app.write("composer", "Who counted the boxes?\u{E007}");
+    app.until("being asked, it says so where one looks", |app| {
+        let place = app.script(
+            "return $('composer').closest('form, section, aside, div')?.parentElement?.innerText ?? ''",
+            Value::Null,
+        );
+        let said = place.as_str()?.to_owned() + &app.notices().iter().map(|n| n.text.clone()).collect::<String>();
+        let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
+        digits(&said).contains(&digits(&sentence)).then_some(())
+    });
+    assert_eq!(app.count("turn"), 0, "nothing is asked in vain");
+    assert!(
+        app.field("composer").starts_with("Who counted the boxes?"),
+        "and the question is not lost"
+    );
     app.picture("too-long");
     app.close();
 }

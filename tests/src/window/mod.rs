@@ -3,6 +3,8 @@
 //!
 //! Nothing here knows how the app works inside: it sees the page through its `data-testid`s, the processes through `/proc`,
 //! and what the app logs. Linux alone: other systems have no driver for their web view that is a plain program.
+//!
+//! `KEPT_SCREENSHOTS=folder` saves pictures of every story, `KEPT_E2E_RUNS=20` tells the main one twenty times over.
 
 mod app;
 mod display;

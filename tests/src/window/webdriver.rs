@@ -179,6 +179,18 @@ impl WebDriver {
         self.post("actions", &json!({"actions": [mouse]})).map(drop)
     }
 
+    /// Gives the window another size, in pixels.
+    ///
+    /// # Errors
+    /// When the window is gone.
+    pub fn resize(&self, width: u32, height: u32) -> Result<(), DriverError> {
+        self.post(
+            "window/rect",
+            &json!({"x": 0, "y": 0, "width": width, "height": height}),
+        )
+        .map(drop)
+    }
+
     /// A PNG of the page.
     ///
     /// # Errors
