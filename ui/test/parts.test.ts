@@ -132,6 +132,8 @@ describe('the composer', () => {
     expect(find('send')).toBeNull()
     find('stop')!.click()
     expect(named('stop')).toHaveLength(1)
+    // The button goes away: the keyboard stays.
+    expect(document.activeElement).toBe(find('composer'))
   })
 
   it('says what the engine does, and offers to start it again', () => {
@@ -257,6 +259,41 @@ describe('the memory bar', () => {
     expect(find('memory-bar')?.dataset['phase']).toBe('live')
     expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB')
     expect(find('memory-free')?.textContent).toMatch(/Free 9\.8 KiB.of 19\.5 KiB/)
+  })
+})
+
+describe('the estimate', () => {
+  it('is asked again when an engine that was just restarted refuses, and then believed', async () => {
+    vi.useFakeTimers()
+    try {
+      const kept = given()
+      let refusals = 2
+      answers['estimate'] = () => {
+        if (refusals-- > 0) throw 'No document is open.'
+        return { promptTokens: 100, rows: 25, memory: memory(), note: null }
+      }
+      kept.actions.estimateSoon('snapkv', null)
+      await vi.advanceTimersByTimeAsync(3000)
+      expect([kept.desk.estimate?.rows, kept.desk.estimateError]).toEqual([25, null])
+      refusals = 100
+      kept.actions.estimateSoon('snapkv', 'ten')
+      await vi.advanceTimersByTimeAsync(5000)
+      expect([kept.desk.estimate, kept.desk.estimateError]).toEqual([null, 'No document is open.'])
+      expect(named('estimate').length).toBeLessThan(10)
+    } finally {
+      vi.useRealTimers()
+    }
+  })
+
+  it('outlives a restart of the engine with the same model', () => {
+    const kept = given()
+    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory(), note: null }
+    const model = kept.desk.model!
+    kept.desk.apply({ event: 'model', model: null, error: null })
+    kept.desk.apply({ event: 'model', model, error: null })
+    expect(kept.desk.estimate?.rows).toBe(25)
+    kept.desk.apply({ event: 'model', model: { ...model, file: 'other.gguf' }, error: null })
+    expect(kept.desk.estimate).toBeNull()
   })
 })
 
