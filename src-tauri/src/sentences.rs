@@ -43,6 +43,14 @@ pub fn engine_not_running(name: &str) -> String {
     format!("{name} cannot be opened, because the engine is not running: restart the engine first.")
 }
 
+/// Nothing can be kept in the folder for it.
+pub fn not_saved(folder: &Path) -> String {
+    format!(
+        "This conversation is not saved, because Kept cannot write to {}: make room or rights there and start Kept again.",
+        folder.display()
+    )
+}
+
 /// The document exceeds the model's context.
 pub fn too_long(name: &str, tokens: usize, context: usize) -> String {
     format!(
@@ -76,6 +84,12 @@ pub const NO_SUPERVISOR: &str =
     "Kept has lost hold of its engine over a bug: close the window and start Kept again.";
 /// No map of this turn.
 pub const NO_MAP: &str = "There is no map for this answer: ask again to make one.";
+/// A map that is there and cannot be read.
+pub const MAP_UNREADABLE: &str =
+    "The map of this answer could not be read from the disk: ask again to make one.";
+/// Writing fails.
+pub const NOT_WRITTEN: &str =
+    "This conversation could not be saved: free some space or check the disk.";
 /// A drop of several files.
 pub const ONE_FILE: &str = "Kept reads one document at a time; drop one file.";
 /// A drop of a folder.

@@ -159,12 +159,12 @@ struct Unsaved {
 }
 
 async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
-    let failed = |error: StoreError| Unsaved {
-        kind: NoticeKind::Error,
-        sentence: format!(
-            "This conversation is not saved ({error}): make room or rights in {} and start Kept again.",
-            folder.display()
-        ),
+    let failed = |error: StoreError| {
+        tracing::error!(%error, folder = %folder.display(), "nothing is saved");
+        Unsaved {
+            kind: NoticeKind::Error,
+            sentence: sentences::not_saved(folder),
+        }
     };
     std::fs::create_dir_all(folder).map_err(|error| {
         failed(StoreError::File {

@@ -140,7 +140,10 @@ impl Wiring {
             MapPlace::InStore => match self.writer.map(turn).await {
                 Ok(Some(map)) => Ok(self.with(|desk| desk.keep_map(turn, map))),
                 Ok(None) => Err(sentences::NO_MAP.to_owned()),
-                Err(error) => Err(format!("The map could not be loaded: {error}.")),
+                Err(error) => {
+                    tracing::error!(%error, turn, "a map cannot be read");
+                    Err(sentences::MAP_UNREADABLE.to_owned())
+                }
             },
         }
     }

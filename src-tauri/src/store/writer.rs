@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::{Store, StoreError};
 use crate::desk::{Save, lock};
+use crate::sentences;
 
 enum Task {
     Save(Save),
@@ -67,9 +68,7 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
                 Err(error) => {
                     tracing::error!(%error, "not saved");
                     if !failing {
-                        on_error(format!(
-                            "This conversation could not be saved ({error}): free some space or check the disk."
-                        ));
+                        on_error(sentences::NOT_WRITTEN.to_owned());
                     }
                     failing = true;
                 }
