@@ -6,24 +6,32 @@
 //!
 //! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
 
+mod blocks;
 mod budget;
+mod chunkkv;
 mod error;
 mod full;
+mod hbw_kv;
 mod parameters;
 mod policy;
+mod pyramidkv;
 mod registry;
 mod score;
 mod snapkv;
 mod streaming_llm;
+mod window;
 
 pub use budget::Budget;
+pub use chunkkv::ChunkKv;
 pub use error::PolicyError;
 pub use full::Full;
+pub use hbw_kv::HbwKv;
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
     Softmax, StepObservation, Window,
 };
+pub use pyramidkv::{PyramidKv, Schedule};
 pub use registry::{Build, MethodInfo, build, find, methods};
 pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
 pub use snapkv::SnapKv;

@@ -103,6 +103,39 @@ impl Parameters {
         }
     }
 
+    /// A number that `allowed` accepts, or `None` if not set.
+    pub fn number(
+        &self,
+        name: &'static str,
+        allowed: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, PolicyError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match text.parse::<f64>() {
+            Ok(value) if value.is_finite() && allowed(value) => Ok(Some(value)),
+            _ => Err(self.refuse(name, text)),
+        }
+    }
+
+    /// Numbers joined by `+` that `allowed` accepts as a whole, or `None` if not set.
+    pub fn numbers(
+        &self,
+        name: &'static str,
+        allowed: impl Fn(&[f64]) -> bool,
+    ) -> Result<Option<Vec<f64>>, PolicyError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        let parsed: Result<Vec<f64>, _> = text.split('+').map(|part| part.trim().parse()).collect();
+        match parsed {
+            Ok(values) if values.iter().all(|v| v.is_finite()) && allowed(&values) => {
+                Ok(Some(values))
+            }
+            _ => Err(self.refuse(name, text)),
+        }
+    }
+
     /// One of the named choices, or `default` if not set.
     pub fn choice<T: Copy>(
         &self,

@@ -1,6 +1,8 @@
 //! All methods by name: building one from its parameters, and the facts shown in tables.
 
-use crate::{Parameter, Policy, PolicyError, full, snapkv, streaming_llm};
+use crate::{
+    Parameter, Policy, PolicyError, chunkkv, full, hbw_kv, pyramidkv, snapkv, streaming_llm,
+};
 
 /// Builds a policy from name-value pairs.
 pub type Build = fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>;
@@ -26,7 +28,14 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 3] = [full::INFO, streaming_llm::INFO, snapkv::INFO];
+const METHODS: [MethodInfo; 6] = [
+    full::INFO,
+    streaming_llm::INFO,
+    snapkv::INFO,
+    pyramidkv::INFO,
+    chunkkv::INFO,
+    hbw_kv::INFO,
+];
 
 /// All methods, in the order of the table.
 pub fn methods() -> &'static [MethodInfo] {

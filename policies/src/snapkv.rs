@@ -10,6 +10,7 @@
 //!                                    s   .     x x       w  w  w      kept: sink, the best B-w-sinks, the window
 //! ```
 
+use crate::window::{uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
     PolicyError, Pooling, Pos, PromptShape, Retention, Softmax, Window, group_reduce, pool,
@@ -91,15 +92,19 @@ pub struct SnapKv {
     /// First tokens that are always kept.
     pub sinks: usize,
     /// The window in use, set by `rows`.
-    chosen_window: usize,
+    pub(crate) chosen_window: usize,
 }
 
-/// w when none is set: a window of 32 must not eat a small budget (PyramidKV, table 6).
-fn window_for(budget: usize) -> usize {
-    match budget {
-        256.. => 32,
-        128.. => 16,
-        _ => 8,
+impl Default for SnapKv {
+    fn default() -> Self {
+        Self {
+            window: None,
+            kernel: 7,
+            pooling: Pooling::Max,
+            group: GroupReduce::Mean,
+            sinks: 4,
+            chosen_window: 0,
+        }
     }
 }
 
@@ -124,23 +129,14 @@ impl Policy for SnapKv {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
-        let needed = self
-            .chosen_window
-            .saturating_add(self.sinks)
-            .saturating_add(1);
-        if budget < needed && budget < prompt.tokens {
-            return Err(PolicyError::BudgetTooSmall {
-                method: INFO.name,
-                rows: budget,
-                needed,
-                why: format!(
-                    "a window w of {}, {} sinks and 1 selected token",
-                    self.chosen_window, self.sinks
-                ),
-                tokens: prompt.tokens,
-            });
-        }
-        Ok(vec![budget; model.layers])
+        uniform_rows(
+            INFO.name,
+            model,
+            prompt,
+            budget,
+            self.chosen_window,
+            self.sinks,
+        )
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

@@ -1,0 +1,201 @@
+//! ChunkKV: whole chunks of text are kept or dropped (Liu et al., "ChunkKV: Semantic-Preserving KV Cache Compression for
+//! Efficient Long-Context LLM Inference", arXiv 2502.00299, algorithm 1; index reuse: algorithm 2).
+//!
+//! Attention of the last `w` queries, mean over each chunk of `chunk` tokens; the best chunks of the prefix fill `B - w`, the
+//! last one cut to its first tokens. All heads of a layer share one list (the published code), or each has its own. Of every
+//! `reuse` layers the first one scores, the others copy its list and observe nothing.
+//!
+//! `variant=literal` is algorithm 1 as printed: the window competes too, and what is selected is cut by position to `B - w`
+//! before the window is added, so that the latest chunks can lose tokens however good they are.
+//!
+//! ```text
+//! B = 12, w = 4, chunk = 5     clean     0 1 2 . .  . . . . .  10 11 12 13 14  . . . . .  | 20 21 22 23
+//! chunk means .36 .30 .45 .36  literal   0 1 2 3 4  . . . . .  10 11 12 .  .   . . . . .  | 20 21 22 23
+//! ```
+
+use crate::blocks::{blocks, means, ranked, sums};
+use crate::window::{uniform_rows, window_for};
+use crate::{
+    GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
+    PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "chunkkv",
+    title: "ChunkKV",
+    paper: "arXiv 2502.00299",
+    keeps: "whole chunks of text that the last queries attend to",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "w",
+            default: "32, 16 below a budget of 256 rows, 8 below 128",
+            range: "a whole number from 1",
+            meaning: "last queries that vote; their tokens are kept",
+        },
+        Parameter {
+            name: "chunk",
+            default: "10",
+            range: "a whole number from 1",
+            meaning: "tokens per chunk",
+        },
+        Parameter {
+            name: "variant",
+            default: "clean",
+            range: "clean or literal",
+            meaning: "clean keeps the window out of the competition; literal is the printed algorithm",
+        },
+        Parameter {
+            name: "heads",
+            default: "shared",
+            range: "shared or per_head",
+            meaning: "one list per layer, or one per kv head",
+        },
+        Parameter {
+            name: "reuse",
+            default: "2",
+            range: "a whole number from 1 (1 scores every layer)",
+            meaning: "layers that share one list",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept (clean only)",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(ChunkKv {
+            window: p.whole("w", |w| w >= 1)?,
+            chunk: p.whole("chunk", |c| c >= 1)?.unwrap_or(10),
+            literal: p.choice("variant", &[("clean", false), ("literal", true)], false)?,
+            shared: p.choice("heads", &[("shared", true), ("per_head", false)], true)?,
+            reuse: p.whole("reuse", |r| r >= 1)?.unwrap_or(2),
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            chosen_window: 0,
+            leader: Retention::Everything,
+        }))
+    },
+};
+
+/// Chunks chosen by the observation window.
+#[derive(Debug, Clone)]
+pub struct ChunkKv {
+    /// Observation window w; `None` follows the budget.
+    pub window: Option<usize>,
+    /// Tokens per chunk.
+    pub chunk: usize,
+    /// Algorithm 1 as printed.
+    pub literal: bool,
+    /// One list for all heads of a layer.
+    pub shared: bool,
+    /// Layers that share one list.
+    pub reuse: usize,
+    /// First tokens that are always kept (not by the printed algorithm).
+    pub sinks: usize,
+    chosen_window: usize,
+    /// What the last layer that scored has kept.
+    leader: Retention,
+}
+
+impl ChunkKv {
+    fn follows(&self, layer: usize) -> bool {
+        !layer.is_multiple_of(self.reuse)
+    }
+
+    /// The kept positions for one score per token.
+    fn keep(&self, scores: &[f32], rows: usize) -> Vec<Pos> {
+        let n = scores.len();
+        let w = self.chosen_window;
+        let mut kept: Vec<u32> = Vec::with_capacity(rows);
+        if self.literal {
+            let chunks = blocks(0..n, self.chunk);
+            let mut best = ranked(&sums(scores, &chunks));
+            best.truncate(rows / self.chunk);
+            best.sort_unstable();
+            let chosen = best.into_iter().flat_map(|i| chunks[i].clone());
+            kept.extend(
+                chosen
+                    .take(rows - w)
+                    .filter(|&t| t < n - w)
+                    .map(|t| t as u32),
+            );
+        } else {
+            kept.extend(0..self.sinks as u32);
+            let chunks = blocks(self.sinks..n - w, self.chunk);
+            let mut room = rows - w - self.sinks;
+            for i in ranked(&means(scores, &chunks)) {
+                let taken = chunks[i].len().min(room);
+                kept.extend(chunks[i].clone().take(taken).map(|t| t as u32));
+                room -= taken;
+            }
+            kept.sort_unstable();
+        }
+        kept.extend((n - w) as u32..n as u32);
+        kept.into_iter().map(Pos).collect()
+    }
+}
+
+impl Policy for ChunkKv {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, layer: usize) -> Needs {
+        Needs {
+            window: (!self.follows(layer)).then_some(Window {
+                rows: self.chosen_window,
+                softmax: Softmax::All,
+            }),
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
+        if self.literal {
+            self.sinks = 0;
+        }
+        self.leader = Retention::Everything;
+        uniform_rows(
+            INFO.name,
+            model,
+            prompt,
+            budget,
+            self.chosen_window,
+            self.sinks,
+        )
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let Some(window) = observation.window else {
+            return self.leader.clone();
+        };
+        let heads: Vec<Vec<f32>> = window
+            .chunks_exact(n * observation.group)
+            .map(|head| group_reduce(head, n, observation.group, GroupReduce::Mean))
+            .collect();
+        let kept = if self.shared {
+            let mut all = heads[0].clone();
+            for head in &heads[1..] {
+                all.iter_mut().zip(head).for_each(|(a, s)| *a += s);
+            }
+            vec![self.keep(&all, rows); heads.len()]
+        } else {
+            heads.iter().map(|head| self.keep(head, rows)).collect()
+        };
+        self.leader = Retention::Keep(kept);
+        self.leader.clone()
+    }
+}
