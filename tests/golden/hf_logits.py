@@ -8,6 +8,7 @@ from transformers.models.llama.modeling_llama import repeat_kv, rotate_half
 
 import oracle
 import tiny
+from ties import near_tie
 
 SHORT = 96
 LONG = 2500  # crosses every chunk size a prefill is likely to have
@@ -150,18 +151,3 @@ def evicted(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.ndarray]:
 
 def assert_no_near_tie(scores: np.ndarray, counts: list[int], margin: float = 2e-5) -> None:
     assert not near_tie(scores, counts, margin), "two scores at the cut are too close to be golden: change the seed"
-
-
-def near_tie(scores: np.ndarray, counts: list[int], margin: float = 2e-5) -> bool:
-    """Whether f32 arithmetic could cut elsewhere: a *different* value within `margin` of the last one kept.
-
-    Equal values (max pooling makes them) are no danger: equal in f64 is equal in f32, and the lower position wins."""
-    for row, count in zip(scores, counts):
-        row = np.asarray(row, dtype=np.float64)
-        if count <= 0 or count >= len(row):
-            continue
-        cut = np.sort(row)[::-1][count - 1]
-        others = row[row != cut]
-        if len(others) and np.abs(others - cut).min() < margin * max(abs(cut), 1e-12):
-            return True
-    return False

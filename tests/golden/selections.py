@@ -12,7 +12,7 @@ The tensors are never stored: a linear congruential generator makes them, in int
 import numpy as np
 
 import oracle
-from hf_logits import near_tie
+from ties import any_near_tie, near_tie
 
 MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
 
@@ -62,7 +62,60 @@ def streaming_llm(case: dict):
     return oracle.streaming_prefill(case["n"], case["kv_heads"], case["budget"], case["set"]["sinks"])
 
 
-METHODS = {"snapkv": (snapkv, 48), "streaming_llm": (streaming_llm, 14)}
+def pyramidkv(case: dict):
+    q, k, _ = tensors(case)
+    s, b, n, sinks = case["set"], case["budget"], case["n"], case["set"]["sinks"]
+    prefix = (oracle.pyramid_code if s["schedule"] == "code" else oracle.pyramid_exact)(
+        b - sinks, s["w"], n - sinks, case["layers"], s["beta"])[case["layer"]]
+    if n <= b:
+        return oracle.keep_all(n, case["kv_heads"])
+    scores = oracle.snapkv_scores(q, k, s["w"], s["kernel"], s["pooling"], s["group"])[:, sinks:]
+    if near_tie(scores, [prefix] * case["kv_heads"]):
+        return None
+    return oracle.snapkv_prefill(q, k, None, s["w"], s["kernel"], s["pooling"], s["group"],
+                                 n_prefix_keep=sinks + int(prefix), sinks=sinks)
+
+
+def chunkkv(case: dict):
+    q, k, _ = tensors(case)
+    s = case["set"]
+    literal = s["variant"] == "literal"
+    kept = oracle.chunkkv_prefill(q, k, case["budget"], s["w"], s["chunk"], s["variant"], s["heads"],
+                                  agg="sum" if literal else "mean", sinks=0 if literal else s["sinks"])
+    if case["n"] > case["budget"]:
+        span = (0, case["n"]) if literal else (s["sinks"], case["n"] - s["w"])
+        attention = oracle.group_reduce(oracle.attn_probs(q[:, -s["w"]:], k).sum(1), case["kv_heads"])
+        heads = attention.sum(0, keepdims=True) if s["heads"] == "shared" else attention
+        chunks = oracle._chunks(*span, s["chunk"])
+        if any_near_tie([oracle._chunk_scores(h, chunks, "sum" if literal else "mean") for h in heads]):
+            return None
+    return kept
+
+
+def hbw_kv(case: dict):
+    q, k, _ = tensors(case)
+    s = case["set"]
+    rounds = [int(m) for m in s["rounds"].split("+")]
+    shares = [float(x) for x in s["shares"].split("+")]
+    kept = oracle.hbw_prefill(q, k, case["budget"], s["w"], s["block"], rounds, shares, norm=s["norm"], sinks=s["sinks"])
+    if case["n"] > case["budget"]:
+        scores = oracle.group_reduce(oracle.window_attention(q, k, s["w"], s["norm"]).sum(1), case["kv_heads"])
+        blocks = oracle._chunks(s["sinks"], case["n"] - s["w"], s["block"])
+        if any_near_tie(scores) or any_near_tie([oracle._chunk_scores(h, blocks, "mean") for h in scores]):
+            return None
+    return kept
+
+
+METHODS = {"snapkv": (snapkv, 48), "streaming_llm": (streaming_llm, 14), "pyramidkv": (pyramidkv, 32), "chunkkv": (chunkkv, 32),
+           "hbw_kv": (hbw_kv, 32)}
+
+
+def windowed(case: dict, w: int, room: int, unit: int) -> None:
+    """A budget that holds the window, the sinks and some units, and a prompt that holds the window."""
+    sinks = case["set"]["sinks"]
+    case["set"]["w"] = w
+    case["budget"] = w + sinks + unit + room
+    case["n"] = max(case["n"], w + sinks + unit + 1)
 
 
 def make() -> list[dict]:
@@ -83,6 +136,20 @@ def make() -> list[dict]:
                 case["budget"] = int(rng.integers(w + sinks + 1, w + sinks + 60))
                 # the window must fit the prompt; now and then the budget is more than the prompt has
                 case["n"] = max(case["n"], w + sinks + 2)
+            elif method == "pyramidkv":
+                windowed(case, pick((1, 4, 8)), int(rng.integers(1, 60)), 1)
+                case["layers"] = pick((2, 5, 12, 32))
+                case["layer"] = int(rng.integers(case["layers"]))
+                case["set"] |= {"kernel": pick((1, 3, 7)), "pooling": pick(("max", "avg")), "group": pick(("mean", "max")),
+                                "beta": pick((2, 5, 20)), "schedule": "exact" if sinks else pick(("exact", "code"))}
+            elif method == "chunkkv":
+                windowed(case, pick((1, 4, 8, 16)), int(rng.integers(1, 60)), 1)
+                case["set"] |= {"chunk": pick((1, 3, 10, 20)), "variant": pick(("clean", "clean", "literal")),
+                                "heads": pick(("shared", "per_head")), "reuse": 1}
+            elif method == "hbw_kv":
+                windowed(case, pick((1, 4, 8, 16)), int(rng.integers(1, 60)), 1)
+                rounds, shares = pick((("1", "1"), ("1+8", "0.5+0.5"), ("1+2", "0.5+0.5"), ("1+3+5", "0.2+0.5+0.3"), ("4", "1")))
+                case["set"] |= {"block": pick((1, 2, 5, 16)), "rounds": rounds, "shares": shares, "norm": pick(("all", "prefix"))}
             else:
                 case["budget"] = int(rng.integers(sinks + 1, sinks + 80))
             kept = select(case)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use kept_policies::{Softmax, Window};
 use serde_json::Value;
 
 /// The generator of `golden/selections.py`: 16 high bits of a 64-bit linear congruential state.
@@ -32,6 +33,10 @@ pub struct Case {
     pub set: Vec<(String, String)>,
     /// Rows per kv head.
     pub budget: usize,
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Layers of the model.
+    pub layers: usize,
     /// Prompt length.
     pub n: usize,
     /// Query heads.
@@ -67,6 +72,8 @@ impl Case {
                 .map(|(name, v)| (name.clone(), plain(v)))
                 .collect(),
             budget: number("budget"),
+            layer: value["layer"].as_u64().unwrap_or(0) as usize,
+            layers: value["layers"].as_u64().unwrap_or(1) as usize,
             n,
             q_heads,
             kv_heads,
@@ -83,19 +90,37 @@ impl Case {
     /// A line that finds the case again.
     pub fn describe(&self) -> String {
         format!(
-            "{} {:?} budget {} of {}, {}/{} heads of {}",
-            self.method, self.set, self.budget, self.n, self.q_heads, self.kv_heads, self.head_dim
+            "{} {:?} budget {} of {}, {}/{} heads of {}, layer {} of {}",
+            self.method,
+            self.set,
+            self.budget,
+            self.n,
+            self.q_heads,
+            self.kv_heads,
+            self.head_dim,
+            self.layer,
+            self.layers
         )
     }
 
-    /// Softmax probability of every key, mean over the query rows in `rows`: `[q_heads, n]`. In f64, one key at a time.
-    pub fn attention(&self, rows: Range<usize>) -> Vec<f32> {
+    /// What a policy asked to see of the last rows: `[q_heads, n]`.
+    pub fn observed(&self, window: Window) -> Vec<f32> {
+        let first = self.n.saturating_sub(window.rows);
+        match window.softmax {
+            Softmax::All => self.attention(first..self.n, self.n),
+            Softmax::Prefix => self.attention(first..self.n, first),
+        }
+    }
+
+    /// Softmax probability over the first `keys` keys, as far as a query sees them, mean over the query rows in `rows`:
+    /// `[q_heads, n]`. In f64, one key at a time.
+    pub fn attention(&self, rows: Range<usize>, keys: usize) -> Vec<f32> {
         let (n, d, group) = (self.n, self.head_dim, self.q_heads / self.kv_heads);
         let mut mean = vec![0.0f64; self.q_heads * n];
         for head in 0..self.q_heads {
             for query in rows.clone() {
                 let q = &self.q[(head * n + query) * d..][..d];
-                let logits: Vec<f64> = (0..=query)
+                let logits: Vec<f64> = (0..keys.min(query + 1))
                     .map(|key| {
                         let k = &self.k[((head / group) * n + key) * d..][..d];
                         let dot: f64 = q.iter().zip(k).map(|(a, b)| *a as f64 * *b as f64).sum();

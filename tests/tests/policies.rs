@@ -12,7 +12,7 @@ fn kept(case: &Case) -> Vec<Vec<u32>> {
     let mut policy =
         build(&case.method, &case.set).unwrap_or_else(|_| panic!("{}", case.describe()));
     let model = ModelShape {
-        layers: 1,
+        layers: case.layers,
         q_heads: case.q_heads,
         kv_heads: case.kv_heads,
         head_dim: case.head_dim,
@@ -21,17 +21,17 @@ fn kept(case: &Case) -> Vec<Vec<u32>> {
         .rows(&model, &PromptShape { tokens: case.n }, case.budget)
         .unwrap_or_else(|_| panic!("{}", case.describe()));
     let window = policy
-        .needs(0)
+        .needs(case.layer)
         .window
-        .map(|window| case.attention(case.n.saturating_sub(window.rows)..case.n));
+        .map(|window| case.observed(window));
     let observation = Observation {
-        layer: 0,
+        layer: case.layer,
         tokens: case.n,
         kv_heads: case.kv_heads,
         group: case.q_heads / case.kv_heads,
         window: window.as_deref(),
     };
-    match policy.select(&observation, rows[0]) {
+    match policy.select(&observation, rows[case.layer]) {
         Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
         Retention::Keep(heads) => heads
             .into_iter()
@@ -49,12 +49,16 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
         let found = kept(&case);
         assert_eq!(found, case.kept, "{}", case.describe());
         for head in &found {
-            assert_eq!(
-                head.len(),
-                case.budget.min(case.n),
-                "the budget is used: {}",
-                case.describe()
-            );
+            // The schedule of PyramidKV and the printed ChunkKV keep what they say, not the budget; their sums are tested apart.
+            let literal = case.set.iter().any(|(_, value)| value == "literal");
+            if case.method != "pyramidkv" && !literal {
+                assert_eq!(
+                    head.len(),
+                    case.budget.min(case.n),
+                    "the budget is used: {}",
+                    case.describe()
+                );
+            }
             assert!(
                 head.is_sorted_by(|a, b| a < b),
                 "ascending: {}",
@@ -87,6 +91,8 @@ fn worked_example(
             .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
             .collect(),
         budget,
+        layer: 0,
+        layers: 1,
         n: 24,
         q_heads: 4,
         kv_heads: 2,
