@@ -150,6 +150,7 @@ impl Policy for ChunkKv {
                 rows: self.chosen_window,
                 softmax: Softmax::All,
             }),
+            ..Needs::default()
         }
     }
 

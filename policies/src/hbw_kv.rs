@@ -183,6 +183,7 @@ impl Policy for HbwKv {
                 rows: self.chosen_window,
                 softmax: self.softmax,
             }),
+            ..Needs::default()
         }
     }
 

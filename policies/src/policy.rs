@@ -71,6 +71,10 @@ pub struct Window {
 pub struct Needs {
     /// Attention of the last rows, as [`Observation::window`].
     pub window: Option<Window>,
+    /// Attention of all rows, as [`Observation::column_sums`].
+    pub column_sums: bool,
+    /// Measure even where everything is kept: for methods that go on counting while answering.
+    pub uncut: bool,
 }
 
 /// Where the kept rows stand for RoPE.
@@ -96,6 +100,8 @@ pub struct Observation<'a> {
     pub group: usize,
     /// `[q_heads, n]`, f32: softmax probability of each key, mean over the window's rows. Present iff asked for.
     pub window: Option<&'a [f32]>,
+    /// `[q_heads, n]`, f32: softmax probability of each key, summed over all query rows of the prompt. Present iff asked for.
+    pub column_sums: Option<&'a [f32]>,
 }
 
 /// What a layer keeps of the prompt.
@@ -109,7 +115,8 @@ pub enum Retention {
 
 /// One layer's cache after one decode step, as a policy that evicts while answering sees it.
 ///
-/// Rows are slots. The slot of an evicted row is taken by the next token, so a policy may keep numbers of its own per slot.
+/// Rows are slots. After `select`, slot i of a head holds its i-th kept position; a new token takes the slot that was given up
+/// last, or the next free one. So a policy may keep numbers of its own per slot.
 #[derive(Debug, Clone, Copy)]
 pub struct StepObservation<'a> {
     /// The layer, from 0.
@@ -120,12 +127,40 @@ pub struct StepObservation<'a> {
     pub capacity: usize,
     /// `[kv_heads, capacity]`: the position held by each slot.
     pub positions: &'a [Pos],
+    /// Query heads per kv head.
+    pub group: usize,
+    /// `[q_heads, stride]`: softmax probability of each filled slot at this step, the new token's included.
+    pub probabilities: &'a [f32],
+    /// Row stride of `probabilities`.
+    pub stride: usize,
 }
 
 impl StepObservation<'_> {
     /// Positions of the filled slots of kv head `head`.
     pub fn positions(&self, head: usize) -> &[Pos] {
         &self.positions[head * self.capacity..][..self.rows[head]]
+    }
+
+    /// Probabilities of the filled slots of kv head `head`, as its query head `member` (of the group) saw them.
+    pub fn probabilities(&self, head: usize, member: usize) -> &[f32] {
+        &self.probabilities[(head * self.group + member) * self.stride..][..self.rows[head]]
+    }
+
+    /// Adds the group's mean probability of every filled slot of kv head `head` to `sums`.
+    pub fn add_mean(&self, head: usize, sums: &mut [f32]) {
+        let share = 1.0 / self.group as f32;
+        for member in 0..self.group {
+            let seen = self.probabilities(head, member);
+            sums.iter_mut().zip(seen).for_each(|(s, p)| *s += p * share);
+        }
+    }
+
+    /// The slot of the newest token in kv head `head`.
+    pub fn newest(&self, head: usize) -> usize {
+        let positions = self.positions(head).iter().enumerate();
+        positions
+            .max_by_key(|(_, p)| **p)
+            .map_or(0, |(slot, _)| slot)
     }
 }
 
@@ -160,12 +195,13 @@ pub trait Policy: Send {
     /// The positions that one layer keeps: exactly `rows` per kv head, or everything if the prompt has no more.
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention;
 
-    /// Whether rows are evicted while answering, so that the cache stops growing at [`Policy::rows`] plus one.
-    fn evicts_at_decode(&self) -> bool {
-        false
+    /// The most rows per kv head that `layer` holds between two steps of the answer, if the method evicts there; `None` lets
+    /// the cache grow by one row a step. Called after `rows`.
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        None
     }
 
-    /// After a generated token was appended and attended: which slot each kv head gives up. `rows` is the layer's budget.
-    /// Must not allocate: it runs once per layer and token.
-    fn step(&mut self, _step: &StepObservation<'_>, _rows: usize, _evict: &mut Evictions) {}
+    /// After a generated token was appended and attended: which slot each kv head gives up, where it holds more
+    /// than [`Policy::decode_rows`]. Must not allocate: it runs once per layer and token.
+    fn step(&mut self, _step: &StepObservation<'_>, _evict: &mut Evictions) {}
 }

@@ -1,7 +1,8 @@
 //! All methods by name: building one from its parameters, and the facts shown in tables.
 
 use crate::{
-    Parameter, Policy, PolicyError, chunkkv, full, hbw_kv, pyramidkv, snapkv, streaming_llm,
+    Parameter, Policy, PolicyError, chunkkv, full, h2o, hbw_kv, pyramidkv, snapkv, streaming_llm,
+    tova, treekv,
 };
 
 /// Builds a policy from name-value pairs.
@@ -28,13 +29,16 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 6] = [
+const METHODS: [MethodInfo; 9] = [
     full::INFO,
     streaming_llm::INFO,
+    h2o::INFO,
+    tova::INFO,
     snapkv::INFO,
     pyramidkv::INFO,
     chunkkv::INFO,
     hbw_kv::INFO,
+    treekv::INFO,
 ];
 
 /// All methods, in the order of the table.

@@ -119,6 +119,7 @@ impl Policy for SnapKv {
                 rows: self.chosen_window,
                 softmax: Softmax::All,
             }),
+            ..Needs::default()
         }
     }
 

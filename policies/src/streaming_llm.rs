@@ -48,6 +48,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
                 ],
                 Positions::Reassigned,
             )?,
+            budget: 0,
         }))
     },
 };
@@ -59,6 +60,8 @@ pub struct StreamingLlm {
     pub sinks: usize,
     /// Where kept keys stand for RoPE.
     pub positions: Positions,
+    /// Rows per kv head, set by `rows`.
+    budget: usize,
 }
 
 impl Policy for StreamingLlm {
@@ -90,6 +93,7 @@ impl Policy for StreamingLlm {
                 tokens: prompt.tokens,
             });
         }
+        self.budget = budget;
         Ok(vec![budget; model.layers])
     }
 
@@ -106,13 +110,13 @@ impl Policy for StreamingLlm {
         Retention::Keep(vec![kept; observation.kv_heads])
     }
 
-    fn evicts_at_decode(&self) -> bool {
-        true
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        Some(self.budget)
     }
 
-    fn step(&mut self, step: &StepObservation<'_>, rows: usize, evict: &mut Evictions) {
+    fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
         for (head, out) in evict.iter_mut().enumerate() {
-            if step.rows[head] > rows {
+            if step.rows[head] > self.budget {
                 *out = step
                     .positions(head)
                     .iter()

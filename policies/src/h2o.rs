@@ -1,0 +1,173 @@
+//! H2O: heavy hitters and the recent tokens (Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
+//! Language Models", arXiv 2306.14048, algorithm 1).
+//!
+//! The score of a key is the attention it has received from every query so far, mean over the query heads of its kv head, never
+//! forgotten and never normalised. Kept: the `recent` last tokens and the highest scores among the others. While answering,
+//! every step adds its probabilities; then the lowest score that is not recent goes, for good.
+//!
+//! ```text
+//! B = 6, recent = 3:    heavy 3 | recent 3          a new token pushes the oldest recent one into the competition
+//!                       0  1  4 | 7  8  9   + 10    ->   lowest of {0 1 4 7} goes
+//! ```
+
+use crate::slots::{SlotNumbers, lowest};
+use crate::{
+    Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Policy, PolicyError, Pos, PromptShape, Retention, Row, StepObservation, group_reduce,
+    top_positions,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "h2o",
+    title: "H2O",
+    paper: "arXiv 2306.14048",
+    keeps: "what all queries so far attended to most, and the most recent tokens",
+    acts: "prefill and decode",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "recent",
+            default: "half of the budget",
+            range: "a whole number from 1",
+            meaning: "last tokens that are always kept",
+        },
+        Parameter {
+            name: "normalise",
+            default: "false",
+            range: "true or false",
+            meaning: "divide a prompt token's score by the number of queries that see it, when the prompt is cut",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(H2o {
+            recent: p.whole("recent", |r| r >= 1)?,
+            normalise: p.choice("normalise", &[("true", true), ("false", false)], false)?,
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            ..H2o::default()
+        }))
+    },
+};
+
+/// Accumulated attention.
+#[derive(Debug, Clone, Default)]
+pub struct H2o {
+    /// Last tokens that are always kept; `None` takes half of the budget.
+    pub recent: Option<usize>,
+    /// Divide by the number of queries that see a key.
+    pub normalise: bool,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    budget: usize,
+    chosen_recent: usize,
+    /// Accumulated attention per slot.
+    scores: SlotNumbers,
+}
+
+impl Policy for H2o {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            column_sums: true,
+            uncut: true,
+            ..Needs::default()
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        self.budget = budget;
+        self.chosen_recent = self.recent.unwrap_or((budget / 2).max(1));
+        let needed = (self.chosen_recent)
+            .saturating_add(self.sinks)
+            .saturating_add(1);
+        if budget < needed && budget < prompt.tokens {
+            return Err(PolicyError::BudgetTooSmall {
+                method: INFO.name,
+                rows: budget,
+                needed,
+                why: format!(
+                    "{} recent tokens, {} sinks and 1 heavy hitter",
+                    self.chosen_recent, self.sinks
+                ),
+                tokens: prompt.tokens,
+            });
+        }
+        self.scores.start(model.layers, budget.saturating_add(1));
+        Ok(vec![budget; model.layers])
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        let sums = observation.column_sums.expect("H2O asked for column sums");
+        let heads: Vec<Vec<f32>> = sums
+            .chunks_exact(n * observation.group)
+            .map(|head| group_reduce(head, n, observation.group, GroupReduce::Mean))
+            .collect();
+        let kept: Vec<Vec<Pos>> = heads
+            .iter()
+            .map(|head| {
+                if n <= rows {
+                    return (0..n as u32).map(Pos).collect();
+                }
+                let old = n - self.chosen_recent;
+                let mut scores = head[..old].to_vec();
+                if self.normalise {
+                    let seen_by = |key: usize| (n - key) as f32;
+                    scores
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(key, s)| *s /= seen_by(key));
+                }
+                scores[..self.sinks.min(old)].fill(f32::INFINITY);
+                let heavy = top_positions(&scores, rows - self.chosen_recent);
+                heavy
+                    .into_iter()
+                    .chain(old as u32..n as u32)
+                    .map(Pos)
+                    .collect()
+            })
+            .collect();
+        self.scores.set(observation.layer, &kept, |head, position| {
+            heads[head][position]
+        });
+        match n <= rows {
+            true => Retention::Everything,
+            false => Retention::Keep(kept),
+        }
+    }
+
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        Some(self.budget)
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
+        for (head, out) in evict.iter_mut().enumerate() {
+            let positions = step.positions(head);
+            let newest = step.newest(head);
+            let scores = self.scores.of(step.layer, head, positions.len());
+            scores[newest] = 0.0;
+            step.add_mean(head, scores);
+            if positions.len() > self.budget {
+                let (recent, sinks) = (self.chosen_recent as u32, self.sinks as u32);
+                let last = positions[newest].0;
+                *out = lowest(scores, positions, |p| p.0 + recent <= last && p.0 >= sinks)
+                    .map(|slot| Row(slot as u32));
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Numbers that a method keeps per slot of the cache while an answer is written: one list per layer and kv head.
+//!
+//! All memory is made in `start`; the rest runs inside a decode step and allocates nothing.
+
+use crate::Pos;
+
+/// `[layers][kv_heads, capacity]`: one number per slot.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SlotNumbers {
+    layers: Vec<Vec<f32>>,
+    capacity: usize,
+}
+
+impl SlotNumbers {
+    /// Forgets everything; `layers` layers will hold at most `capacity` slots per head.
+    pub(crate) fn start(&mut self, layers: usize, capacity: usize) {
+        self.layers.clear();
+        self.layers.resize(layers, Vec::new());
+        self.capacity = capacity;
+    }
+
+    /// Sets the numbers of `layer`: slot i of a head takes the value of its i-th kept position, `values(head, position)`.
+    pub(crate) fn set(
+        &mut self,
+        layer: usize,
+        kept: &[Vec<Pos>],
+        values: impl Fn(usize, usize) -> f32,
+    ) {
+        let mut numbers = vec![0.0; kept.len() * self.capacity];
+        for (head, positions) in kept.iter().enumerate() {
+            let slots = &mut numbers[head * self.capacity..][..self.capacity];
+            for (slot, pos) in slots.iter_mut().zip(positions) {
+                *slot = values(head, pos.0 as usize);
+            }
+        }
+        self.layers[layer] = numbers;
+    }
+
+    /// The numbers of the first `rows` slots of a head.
+    pub(crate) fn of(&mut self, layer: usize, head: usize, rows: usize) -> &mut [f32] {
+        &mut self.layers[layer][head * self.capacity..][..rows]
+    }
+}
+
+/// The slot with the lowest number among those that `may_go`; of equal numbers the later position goes, so that the earlier
+/// one is kept as everywhere.
+pub(crate) fn lowest(
+    numbers: &[f32],
+    positions: &[Pos],
+    may_go: impl Fn(Pos) -> bool,
+) -> Option<usize> {
+    (0..positions.len())
+        .filter(|&slot| may_go(positions[slot]))
+        .min_by(|&a, &b| {
+            numbers[a]
+                .total_cmp(&numbers[b])
+                .then(positions[b].cmp(&positions[a]))
+        })
+}

@@ -1,0 +1,326 @@
+//! TreeKV: a tournament between neighbours thins out the past, sparse on the left and dense on the right (He et al., "TreeKV:
+//! Smooth Key-Value Cache Compression with Tree Structures", sections 4.1 and 4.2, algorithm 1).
+//!
+//! While answering, per kv head: sinks, then a tree of `c` rows, then the `recent` last tokens. Every step adds its
+//! probabilities to S and one to C of every row. When there is a row too many, the rows `idx` and `idx + 1` of the tree (the
+//! row that leaves the recent ones is its newest) compete by S / C; the lower one goes, of equals the left one, and idx moves on
+//! and wraps. Line 16 as printed skips every second pair for even c; `cycle` visits all, as figure 3 draws it.
+//!
+//! A prompt is cut in blocks: the last block is the observation window and stays, as do the sinks; the blocks between run
+//! through the same tournament from left to right, with the window's mean attention as their fixed score.
+//!
+//! ```text
+//! c = 4, idx = 1     [ 1  2 ] 3  4 | 5          one of 1, 2 goes, idx = 2: the next pair is one step to the right
+//! kept after long    . . . x . . . . . . . x . . . x . x x      half as dense every c tokens to the left
+//! ```
+
+use crate::{
+    Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, StepObservation,
+    Window, group_reduce,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "treekv",
+    title: "TreeKV",
+    paper: "arXiv 2501.04987",
+    keeps: "winners between neighbours: fewer the further back, and the most recent tokens",
+    acts: "prefill and decode",
+    positions: "re-assigned",
+    parameters: &[
+        Parameter {
+            name: "block",
+            default: "16, or a 4th of a budget below 64 rows",
+            range: "a whole number from 1",
+            meaning: "tokens per block of the prompt; the last block observes",
+        },
+        Parameter {
+            name: "recent",
+            default: "half of the budget, less the sinks",
+            range: "a whole number from 0",
+            meaning: "last tokens outside of the tree while answering",
+        },
+        Parameter {
+            name: "rule",
+            default: "cycle",
+            range: "cycle or printed",
+            meaning: "how the pair moves: cycle as drawn, printed as algorithm 1's line 16",
+        },
+        Parameter {
+            name: "select",
+            default: "score",
+            range: "score or left",
+            meaning: "who stays: the higher score, or always the left one (the paper's ablation)",
+        },
+        Parameter {
+            name: "positions",
+            default: "reassigned",
+            range: "reassigned or original",
+            meaning: "where kept keys stand for RoPE",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0",
+            meaning: "first tokens that are always kept",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(TreeKv {
+            block: p.whole("block", |b| b >= 1)?,
+            recent: p.whole("recent", |_| true)?,
+            rule: p.choice(
+                "rule",
+                &[("cycle", Rule::Cycle), ("printed", Rule::Printed)],
+                Rule::Cycle,
+            )?,
+            left_stays: p.choice("select", &[("score", false), ("left", true)], false)?,
+            positions: p.choice(
+                "positions",
+                &[
+                    ("reassigned", Positions::Reassigned),
+                    ("original", Positions::Original),
+                ],
+                Positions::Reassigned,
+            )?,
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            ..TreeKv::default()
+        }))
+    },
+};
+
+/// How the pair moves after an eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// To the next row, and back to the first after the last.
+    #[default]
+    Cycle,
+    /// `idx = (idx + 1) mod c + 1`, as printed.
+    Printed,
+}
+
+impl Rule {
+    /// The row after `idx` (from 0) in a tree of `c`.
+    fn next(self, idx: usize, c: usize) -> usize {
+        match self {
+            Rule::Cycle => (idx + 1) % c,
+            Rule::Printed => (idx + 2) % c,
+        }
+    }
+}
+
+/// One kv head's rows in order of position, with their running attention.
+#[derive(Debug, Clone, Default)]
+struct Line {
+    /// Slots by ascending position.
+    slots: Vec<u32>,
+    /// Sum of attention, per row of the line.
+    sums: Vec<f32>,
+    /// Steps that were added, per row of the line.
+    counts: Vec<u32>,
+    /// The left row of the next pair, in the tree.
+    idx: usize,
+}
+
+/// The tournament.
+#[derive(Debug, Clone, Default)]
+pub struct TreeKv {
+    /// Tokens per block of the prompt; `None` follows the budget.
+    pub block: Option<usize>,
+    /// Last tokens outside of the tree; `None` follows the budget.
+    pub recent: Option<usize>,
+    /// How the pair moves.
+    pub rule: Rule,
+    /// The left one of a pair always stays.
+    pub left_stays: bool,
+    /// Where kept keys stand for RoPE.
+    pub positions: Positions,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    budget: usize,
+    chosen_block: usize,
+    /// Rows of the tree while answering.
+    tree: usize,
+    /// `[layers][kv_heads]`
+    lines: Vec<Vec<Line>>,
+    /// `[budget + 1]`: one head's probabilities in one step.
+    seen: Vec<f32>,
+}
+
+impl TreeKv {
+    /// What the prompt's blocks come to: `(lead, blocks, kept blocks)`. The lead is the sinks and the tokens that fill no block.
+    ///
+    /// ```text
+    /// | sinks, rest | block | block | block | last block |
+    /// 0           lead                    n - b          n
+    /// ```
+    fn layout(&self, n: usize) -> Option<(usize, usize, usize)> {
+        let b = self.chosen_block;
+        let middle = n.checked_sub(b + self.sinks)?;
+        let lead = self.sinks + middle % b;
+        let room = self.budget.checked_sub(b + lead)?;
+        (room >= b).then_some((lead, middle / b, room / b))
+    }
+
+    /// Who of two neighbours leaves: the right one if the left one is better.
+    fn leaver(&self, left: usize, score: impl Fn(usize) -> f32) -> usize {
+        match self.left_stays || score(left) > score(left + 1) {
+            true => left + 1,
+            false => left,
+        }
+    }
+
+    /// The blocks that are left of `scores` when all have run through a tree of `capacity`.
+    fn tournament(&self, scores: &[f32], capacity: usize) -> Vec<usize> {
+        let mut tree: Vec<usize> = Vec::with_capacity(capacity + 1);
+        let mut idx = 0;
+        for block in 0..scores.len() {
+            tree.push(block);
+            if tree.len() > capacity {
+                tree.remove(self.leaver(idx, |i| scores[tree[i]]));
+                idx = self.rule.next(idx, capacity);
+            }
+        }
+        tree
+    }
+}
+
+impl Policy for TreeKv {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            window: Some(Window {
+                rows: self.chosen_block,
+                softmax: Softmax::All,
+            }),
+            uncut: true,
+            ..Needs::default()
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        self.positions
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let n = prompt.tokens;
+        self.budget = budget;
+        self.chosen_block = self.block.unwrap_or((budget / 4).clamp(1, 16));
+        let recent = self
+            .recent
+            .unwrap_or((budget / 2).saturating_sub(self.sinks));
+        let too_small = |needed: usize, why: String| PolicyError::BudgetTooSmall {
+            method: INFO.name,
+            rows: budget,
+            needed,
+            why,
+            tokens: n,
+        };
+        let needed = recent.saturating_add(self.sinks).saturating_add(1);
+        if budget < needed {
+            let why = format!(
+                "{recent} recent tokens, {} sinks and a tree of 1",
+                self.sinks
+            );
+            return Err(too_small(needed, why));
+        }
+        self.tree = budget - self.sinks - recent;
+        self.lines = vec![Vec::new(); model.layers];
+        self.seen = Vec::new();
+        self.seen.reserve(budget.saturating_add(1).min(1 << 24));
+        if n <= budget {
+            return Ok(vec![budget; model.layers]);
+        }
+        let (lead, _, kept) = self.layout(n).ok_or_else(|| {
+            let b = self.chosen_block;
+            let lead = self.sinks + n.saturating_sub(b + self.sinks) % b;
+            let why = format!("two blocks of {b} and {lead} first tokens");
+            too_small(lead.saturating_add(2 * b), why)
+        })?;
+        Ok(vec![lead + (kept + 1) * self.chosen_block; model.layers])
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
+        let n = observation.tokens;
+        let window = observation.window.expect("TreeKV asked for a window");
+        let observed = self.chosen_block.min(n);
+        let layout = self.layout(n).filter(|_| n > self.budget);
+        let mut lines = Vec::with_capacity(observation.kv_heads);
+        let mut heads = Vec::with_capacity(observation.kv_heads);
+        for head in window.chunks_exact(n * observation.group) {
+            let scores = group_reduce(head, n, observation.group, GroupReduce::Mean);
+            let kept: Vec<u32> = match layout {
+                None => (0..n as u32).collect(),
+                Some((lead, blocks, capacity)) => {
+                    let b = self.chosen_block;
+                    let span = |i: usize| lead + i * b..lead + (i + 1) * b;
+                    let means: Vec<f32> = (0..blocks)
+                        .map(|i| scores[span(i)].iter().sum::<f32>() / b as f32)
+                        .collect();
+                    let winners = self.tournament(&means, capacity);
+                    let last = blocks;
+                    (0..lead)
+                        .chain(winners.into_iter().chain([last]).flat_map(span))
+                        .map(|t| t as u32)
+                        .collect()
+                }
+            };
+            let mut line = Line {
+                slots: Vec::with_capacity(self.budget.min(1 << 24) + 1),
+                sums: Vec::with_capacity(self.budget.min(1 << 24) + 1),
+                counts: Vec::with_capacity(self.budget.min(1 << 24) + 1),
+                idx: 0,
+            };
+            line.slots.extend(0..kept.len() as u32);
+            let sums = kept.iter().map(|&t| scores[t as usize] * observed as f32);
+            line.sums.extend(sums);
+            line.counts.resize(kept.len(), observed as u32);
+            lines.push(line);
+            heads.push(kept.into_iter().map(Pos).collect());
+        }
+        self.lines[observation.layer] = lines;
+        match layout {
+            None => Retention::Everything,
+            Some(_) => Retention::Keep(heads),
+        }
+    }
+
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        Some(self.budget)
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
+        let mut lines = std::mem::take(&mut self.lines[step.layer]);
+        for (head, (line, out)) in lines.iter_mut().zip(evict).enumerate() {
+            line.slots.push(step.newest(head) as u32);
+            line.sums.push(0.0);
+            line.counts.push(0);
+            self.seen.clear();
+            self.seen.resize(step.rows[head], 0.0);
+            step.add_mean(head, &mut self.seen);
+            for i in 0..line.slots.len() {
+                line.sums[i] += self.seen[line.slots[i] as usize];
+                line.counts[i] += 1;
+            }
+            if line.slots.len() > self.budget {
+                let mean = |i: usize| line.sums[i] / line.counts[i] as f32;
+                let gone = self.leaver(self.sinks + line.idx, mean);
+                *out = Some(Row(line.slots.remove(gone)));
+                line.sums.remove(gone);
+                line.counts.remove(gone);
+                line.idx = self.rule.next(line.idx, self.tree);
+            }
+        }
+        self.lines[step.layer] = lines;
+    }
+}
