@@ -139,20 +139,22 @@ fn select(
     k: &HeadMajor,
 ) -> anyhow::Result<Vec<Vec<u32>>> {
     let n = k.n;
-    let window = policy.needs(layer).window.filter(|_| n > rows);
-    let mut scores = Vec::new();
-    if let Some(window) = window {
-        let mut keys = RowStore::uniform(shape.kv_heads, n, shape.head_dim);
-        for head in 0..shape.kv_heads {
-            for row in 0..n {
-                keys.row_mut(head, row).copy_from_slice(k.row(head, row));
-            }
+    let needs = policy.needs(layer);
+    let observed = needs.uncut || n > rows;
+    let window = needs.window.filter(|_| observed);
+    let sums = needs.column_sums && observed;
+    let mut keys = RowStore::uniform(shape.kv_heads, n, shape.head_dim);
+    for head in 0..shape.kv_heads {
+        for row in 0..n {
+            keys.row_mut(head, row).copy_from_slice(k.row(head, row));
         }
-        let queries: Vec<f32> = (n - window.rows.min(n)..n)
+    }
+    // What the last `rows` queries see of every key: the mean, or with a weight each the weighted sum.
+    let seen_by = |rows: usize, normalise, weights: Option<&[f32]>| -> anyhow::Result<Vec<f32>> {
+        let queries: Vec<f32> = (n - rows..n)
             .flat_map(|row| (0..shape.q_heads).flat_map(move |head| q.row(head, row)))
             .copied()
             .collect();
-        scores = vec![0.0; shape.q_heads * n];
         let task = WindowScores {
             shape: HeadShape {
                 q_heads: shape.q_heads,
@@ -163,14 +165,27 @@ fn select(
             queries: &queries,
             keys: &keys,
             tokens: n,
-            normalise: match window.softmax {
+            normalise,
+            row_weights: weights,
+        };
+        let mut scores = vec![0.0; shape.q_heads * n];
+        window_scores(&task, &mut scores, &Stop::new()).context("stopped")?;
+        Ok(scores)
+    };
+    let scores = match window {
+        Some(window) => {
+            let normalise = match window.softmax {
                 Softmax::All => Normalise::All,
                 Softmax::Prefix => Normalise::Prefix,
-            },
-            row_weights: None,
-        };
-        window_scores(&task, &mut scores, &Stop::new()).context("stopped")?;
-    }
+            };
+            seen_by(window.rows.min(n), normalise, None)?
+        }
+        None => Vec::new(),
+    };
+    let column_sums = match sums {
+        true => seen_by(n, Normalise::All, Some(&vec![1.0; n]))?,
+        false => Vec::new(),
+    };
     let retention = policy.select(
         &Observation {
             layer,
@@ -178,6 +193,7 @@ fn select(
             kv_heads: shape.kv_heads,
             group: shape.group(),
             window: window.map(|_| scores.as_slice()),
+            column_sums: sums.then_some(column_sums.as_slice()),
         },
         rows,
     );

@@ -137,7 +137,7 @@ impl<'a> Decoder<'a> {
 
     /// Whether the method evicts rows while answering.
     pub fn evicts(&self) -> bool {
-        self.policy.evicts_at_decode()
+        (0..self.rows.len()).any(|layer| self.policy.decode_rows(layer).is_some())
     }
 
     /// Bytes of the loop's own buffers.
@@ -202,15 +202,18 @@ impl<'a> Decoder<'a> {
                     );
                 }
             }
-            if self.policy.evicts_at_decode() {
+            if self.policy.decode_rows(layer).is_some() {
                 b.evict.fill(None);
                 let step = StepObservation {
                     layer,
                     rows: &cached.rows,
                     capacity: cached.capacity,
                     positions: &cached.positions,
+                    group,
+                    probabilities: b.attend.all_probabilities(),
+                    stride: b.attend.stride(),
                 };
-                self.policy.step(&step, self.rows[layer], &mut b.evict);
+                self.policy.step(&step, &mut b.evict);
                 cached.evict(&b.evict);
             }
         }

@@ -16,6 +16,8 @@ pub(crate) struct Sizes {
     pub(crate) rows: Vec<usize>,
     /// `[layers]`: the window that the method observes, where it observes one.
     pub(crate) windows: Vec<Option<Window>>,
+    /// `[layers]`: whether the method observes every row.
+    pub(crate) column_sums: Vec<bool>,
     /// `[layers]`: slots per kv head, room for the answer included.
     pub(crate) capacities: Vec<usize>,
     /// Where kept rows stand.
@@ -38,23 +40,31 @@ impl Sizes {
         let shape = crate::prefill::shape_of(model);
         let rows = policy.rows(&shape, &PromptShape { tokens }, budget)?;
         let window = |layer: usize, rows: usize| {
-            let asked = policy.needs(layer).window;
-            asked.filter(|_| tokens > rows).map(|window| Window {
+            let needs = policy.needs(layer);
+            let observed = needs.uncut || tokens > rows;
+            needs.window.filter(|_| observed).map(|window| Window {
                 rows: window.rows.min(tokens),
                 ..window
             })
         };
         let windows = (0..shape.layers).map(|l| window(l, rows[l])).collect();
-        let evicts = policy.evicts_at_decode();
-        let capacity = |&rows: &usize| match evicts {
-            true => (tokens + room).min(rows.max(1) + 1),
-            false => tokens.min(rows) + room,
+        let sums = |layer: usize| {
+            let needs = policy.needs(layer);
+            needs.column_sums && (needs.uncut || tokens > rows[layer])
+        };
+        let column_sums = (0..shape.layers).map(sums).collect();
+        let capacity = |(layer, &rows): (usize, &usize)| match policy.decode_rows(layer) {
+            Some(most) => {
+                (tokens.min(rows) + room).min(most.max(rows.min(tokens)).saturating_add(1))
+            }
+            None => tokens.min(rows) + room,
         };
         Ok(Self {
             tokens,
             chunk: chunk.clamp(1, tokens.max(1)),
             windows,
-            capacities: rows.iter().map(capacity).collect(),
+            column_sums,
+            capacities: rows.iter().enumerate().map(capacity).collect(),
             rows,
             positions: policy.positions(),
             shape,
@@ -91,6 +101,14 @@ impl Sizes {
         }
     }
 
+    /// Floats of `[q_heads, n]` twice: what all rows see, and what one chunk of them does.
+    pub(crate) fn column_sums(&self) -> usize {
+        match self.column_sums.contains(&true) {
+            true => 2 * self.shape.q_heads * self.tokens,
+            false => 0,
+        }
+    }
+
     /// Slots of the fullest layer.
     pub(crate) fn max_capacity(&self) -> usize {
         self.capacities.iter().copied().max().unwrap_or(0)
@@ -111,7 +129,11 @@ impl Sizes {
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
         let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
-        let chunk = 2 * self.q() + 2 * self.kv() + self.window_queries() + self.window_scores();
+        let chunk = 2 * self.q()
+            + 2 * self.kv()
+            + self.window_queries()
+            + self.window_scores()
+            + self.column_sums();
         MemoryLedger {
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),

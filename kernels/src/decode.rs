@@ -193,6 +193,17 @@ impl DecodeScratch {
         &self.probabilities[q_head * self.max_rows..][..self.rows[q_head / self.shape.group()]]
     }
 
+    /// `[q_heads, stride]`: probabilities of the last call, those of [`DecodeScratch::probabilities`] of all heads; what lies
+    /// beyond a head's valid rows is left over from earlier calls.
+    pub fn all_probabilities(&self) -> &[f32] {
+        &self.probabilities
+    }
+
+    /// Row stride of [`DecodeScratch::all_probabilities`].
+    pub fn stride(&self) -> usize {
+        self.max_rows
+    }
+
     /// Bytes held, for the memory ledger.
     pub fn bytes(&self) -> usize {
         size_of_val(self.probabilities.as_slice()) + size_of_val(self.partials.as_slice())

@@ -112,6 +112,12 @@ impl Case {
         }
     }
 
+    /// Attention that every key gets from all queries together: `[q_heads, n]`.
+    pub fn column_sums(&self) -> Vec<f32> {
+        let mean = self.attention(0..self.n, self.n);
+        mean.into_iter().map(|x| x * self.n as f32).collect()
+    }
+
     /// Softmax probability over the first `keys` keys, as far as a query sees them, mean over the query rows in `rows`:
     /// `[q_heads, n]`. In f64, one key at a time.
     pub fn attention(&self, rows: Range<usize>, keys: usize) -> Vec<f32> {

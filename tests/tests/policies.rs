@@ -1,7 +1,7 @@
 //! Every method keeps what `oracle.py` says it keeps: policies alone, given attention computed the slow and obvious way.
 
 use kept_policies::{
-    ModelShape, Observation, Pos, PromptShape, Retention, Row, StepObservation, build,
+    ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row, StepObservation, build,
 };
 use kept_tests::cases::Case;
 use kept_tests::golden;
@@ -20,16 +20,16 @@ fn kept(case: &Case) -> Vec<Vec<u32>> {
     let rows = policy
         .rows(&model, &PromptShape { tokens: case.n }, case.budget)
         .unwrap_or_else(|_| panic!("{}", case.describe()));
-    let window = policy
-        .needs(case.layer)
-        .window
-        .map(|window| case.observed(window));
+    let needs = policy.needs(case.layer);
+    let window = needs.window.map(|window| case.observed(window));
+    let column_sums = needs.column_sums.then(|| case.column_sums());
     let observation = Observation {
         layer: case.layer,
         tokens: case.n,
         kv_heads: case.kv_heads,
         group: case.q_heads / case.kv_heads,
         window: window.as_deref(),
+        column_sums: column_sums.as_deref(),
     };
     match policy.select(&observation, rows[case.layer]) {
         Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
@@ -110,6 +110,13 @@ fn worked_example(
     assert_eq!(kept(&case), case.kept, "{}", case.describe());
 }
 
+/// `"a=1,b=2"` as pairs.
+fn assignments(text: &str) -> Vec<(&str, &str)> {
+    text.split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .collect()
+}
+
 #[test]
 fn worked_examples_of_the_specification() {
     let f = golden::json("fixtures.json");
@@ -143,6 +150,52 @@ fn worked_examples_of_the_specification() {
         &f["sinks2"]["snapkv_B12_w4_max3"],
         &f,
     );
+    for (method, set, name) in [
+        ("h2o", "recent=6,sinks=0", "h2o_B12_r6"),
+        ("h2o", "recent=6,sinks=0,normalise=true", "h2o_norm_B12_r6"),
+        ("tova", "force_last=false,sinks=0", "tova_B12"),
+        (
+            "chunkkv",
+            "w=4,chunk=5,sinks=0",
+            "chunkkv_B12_w4_c5_clean_shared",
+        ),
+        (
+            "chunkkv",
+            "w=4,chunk=5,sinks=0,heads=per_head",
+            "chunkkv_B12_w4_c5_clean_perhead",
+        ),
+        (
+            "chunkkv",
+            "w=4,chunk=5,variant=literal",
+            "chunkkv_B12_w4_c5_literal_shared",
+        ),
+        ("treekv", "block=3,sinks=2", "treekv_prefill_B12_b3_s2"),
+        (
+            "treekv",
+            "block=3,sinks=2,rule=printed",
+            "treekv_prefill_B12_b3_s2_printed",
+        ),
+        (
+            "hbw_kv",
+            "w=4,block=2,rounds=1+2,sinks=0",
+            "hbw_B12_w4_T2_M1_2",
+        ),
+        ("hbw_kv", "w=4,block=2,rounds=1,sinks=0", "hbw_B12_w4_T2_M1"),
+    ] {
+        worked_example(method, &assignments(set), 12, &f[name], &f);
+    }
+    for (method, set, name) in [
+        ("h2o", "recent=6,sinks=2", "h2o_B12_r6"),
+        ("tova", "sinks=2", "tova_B12_forcelast"),
+        ("chunkkv", "w=4,chunk=5,sinks=2", "chunkkv_B12_w4_c5_shared"),
+        (
+            "hbw_kv",
+            "w=4,block=3,rounds=1+2,sinks=2",
+            "hbw_B12_w4_T3_M1_2",
+        ),
+    ] {
+        worked_example(method, &assignments(set), 12, &f["sinks2"][name], &f);
+    }
     worked_example(
         "streaming_llm",
         &[("sinks", "4")],
@@ -152,35 +205,146 @@ fn worked_examples_of_the_specification() {
     );
 }
 
-/// Positions left in one kv head's cache after each step: an evicted slot is taken by the next token.
-#[test]
-fn streaming_moves_its_window_while_answering() {
-    let expected = golden::json("fixtures.json")["streaming_decode_B6_s2"].clone();
-    let mut policy = build("streaming_llm", &[("sinks".into(), "2".into())]).expect("streaming");
-    assert!(policy.evicts_at_decode());
-    let budget = 6;
-    let mut slots: Vec<Pos> = (0..budget as u32).map(Pos).collect();
-    let mut free = None;
-    for (step, kept) in expected.as_array().expect("steps").iter().enumerate() {
-        let new = Pos((budget + step) as u32);
-        match free {
-            Some(Row(slot)) => slots[slot as usize] = new,
-            None => slots.push(new),
+/// One kv head's cache while an answer is written: an evicted slot is taken by the next token.
+struct Replay {
+    policy: Box<dyn Policy>,
+    slots: Vec<Pos>,
+    free: Option<usize>,
+}
+
+impl Replay {
+    /// A prompt of `first.len()` tokens that all fit the budget; `first` is the attention each has got.
+    fn new(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> Self {
+        let set: Vec<(String, String)> = (set.iter())
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect();
+        let mut policy = build(method, &set).expect("a method");
+        let n = first.len();
+        let model = ModelShape {
+            layers: 1,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 8,
+        };
+        let rows = policy
+            .rows(&model, &PromptShape { tokens: n }, budget)
+            .expect("rows");
+        assert_eq!(policy.decode_rows(0), Some(budget));
+        let observation = Observation {
+            layer: 0,
+            tokens: n,
+            kv_heads: 1,
+            group: 1,
+            window: Some(first),
+            column_sums: Some(first),
+        };
+        assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
+        Self {
+            policy,
+            slots: (0..n as u32).map(Pos).collect(),
+            free: None,
+        }
+    }
+
+    /// A step whose query sees the cached tokens, in order of position and the new one last, with the probabilities `row`.
+    /// Gives the positions that stay.
+    fn step(&mut self, new: Pos, row: &[f32]) -> Vec<u32> {
+        match self.free.take() {
+            Some(slot) => self.slots[slot] = new,
+            None => self.slots.push(new),
+        }
+        let mut order: Vec<usize> = (0..self.slots.len()).collect();
+        order.sort_by_key(|&slot| self.slots[slot]);
+        let mut probabilities = vec![0.0; self.slots.len()];
+        for (&slot, &p) in order.iter().zip(row) {
+            probabilities[slot] = p;
         }
         let observation = StepObservation {
             layer: 0,
-            rows: &[slots.len()],
-            capacity: slots.len(),
-            positions: &slots,
+            rows: &[self.slots.len()],
+            capacity: self.slots.len(),
+            positions: &self.slots,
+            group: 1,
+            probabilities: &probabilities,
+            stride: self.slots.len(),
         };
         let mut evict = [None];
-        policy.step(&observation, budget, &mut evict);
-        free = evict[0];
-        let mut left: Vec<u32> = (slots.iter().enumerate())
-            .filter(|(slot, _)| free != Some(Row(*slot as u32)))
-            .map(|(_, pos)| pos.0)
-            .collect();
-        left.sort_unstable();
+        self.policy.step(&observation, &mut evict);
+        self.free = evict[0].map(|Row(slot)| slot as usize);
+        let stay = order.into_iter().filter(|slot| Some(*slot) != self.free);
+        stay.map(|slot| self.slots[slot].0).collect()
+    }
+}
+
+#[test]
+fn streaming_moves_its_window_while_answering() {
+    let expected = golden::json("fixtures.json")["streaming_decode_B6_s2"].clone();
+    let mut replay = Replay::new("streaming_llm", &[("sinks", "2")], 6, &[0.0; 6]);
+    for (step, kept) in expected.as_array().expect("steps").iter().enumerate() {
+        let left = replay.step(Pos(6 + step as u32), &[]);
         assert_eq!(left, golden::ids(kept), "after step {step}");
     }
+}
+
+/// Steps of the specification's decode examples: the probabilities of each query, and what is left after it.
+#[test]
+fn decode_examples_of_the_specification() {
+    let f = golden::json("fixtures.json");
+    let h2o = [("recent", "3"), ("sinks", "0")];
+    let tree = [("recent", "3"), ("sinks", "1"), ("block", "1")];
+    for (name, method, set, budget) in [
+        ("h2o_decode_B6_r3", "h2o", &h2o[..], 6),
+        ("treekv_cache_B8_s1_r3", "treekv", &tree[..], 8),
+    ] {
+        let steps = f[name].as_array().expect("steps");
+        let row = |step: &Value| -> Vec<f32> {
+            let row = step["row"].as_array().expect("a row");
+            row.iter()
+                .map(|x| x.as_f64().expect("a number") as f32)
+                .collect()
+        };
+        let mut replay = Replay::new(method, set, budget, &row(&steps[0]));
+        for (at, step) in steps.iter().enumerate().skip(1) {
+            let left = replay.step(Pos(at as u32), &row(step));
+            assert_eq!(left, golden::ids(&step["kept"]), "{name}, step {at}");
+        }
+        assert!(steps.len() > budget, "{name} evicts");
+    }
+}
+
+#[test]
+fn tova_drops_what_the_last_query_sees_least() {
+    let mut replay = Replay::new("tova", &[("sinks", "1")], 3, &[0.4, 0.3, 0.3]);
+    assert_eq!(
+        replay.step(Pos(3), &[0.0, 0.5, 0.3, 0.2]),
+        [0, 1, 3],
+        "a sink and the newest stay"
+    );
+    assert_eq!(replay.step(Pos(4), &[0.1, 0.2, 0.4, 0.3]), [0, 3, 4]);
+    let free = [("sinks", "0"), ("force_last", "false")];
+    let mut replay = Replay::new("tova", &free, 3, &[0.4, 0.3, 0.3]);
+    assert_eq!(
+        replay.step(Pos(3), &[0.1, 0.4, 0.4, 0.1]),
+        [0, 1, 2],
+        "of equals the later goes"
+    );
+}
+
+#[test]
+fn the_tree_keeps_the_past_half_as_dense_every_sweep() {
+    // With fixed scores (the ablation) the densities of the specification are exact: 128 rows, 512 tokens, bins of 64.
+    let set = [
+        ("recent", "0"),
+        ("sinks", "0"),
+        ("select", "left"),
+        ("block", "1"),
+    ];
+    let mut replay = Replay::new("treekv", &set, 128, &[1.0]);
+    let mut left = Vec::new();
+    for at in 1..512 {
+        left = replay.step(Pos(at), &[]);
+    }
+    let mut bins = [0; 8];
+    left.iter().for_each(|p| bins[*p as usize / 64] += 1);
+    assert_eq!(bins, [8, 8, 8, 8, 16, 16, 32, 32]);
 }

@@ -40,6 +40,7 @@ fn select(case: &Case, input: &Path) -> Run {
         .collect::<Vec<_>>()
         .join(",");
     let budget = case.budget.to_string();
+    let (layer, layers) = (case.layer.to_string(), case.layers.to_string());
     kept([
         "select".as_ref(),
         "--json".as_ref(),
@@ -49,6 +50,10 @@ fn select(case: &Case, input: &Path) -> Run {
         budget.as_ref(),
         "--set".as_ref(),
         set.as_ref(),
+        "--layer".as_ref(),
+        layer.as_ref(),
+        "--layers".as_ref(),
+        layers.as_ref(),
         "--input".as_ref(),
         input.as_os_str(),
     ])
