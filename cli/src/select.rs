@@ -122,7 +122,7 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let mut kept = Vec::new();
     // Methods that share indices between layers see the same tensors in every layer up to the one asked for.
     for (layer, &layer_rows) in rows.iter().enumerate().take(arguments.layer + 1) {
-        kept = select(&mut *policy, &shape, layer, layer_rows, &q, &k)?;
+        kept = select(&mut *policy, &shape, layer, layer_rows, [&q, &k, &v])?;
     }
     output::print_json(&SelectJson {
         kept,
@@ -135,8 +135,7 @@ fn select(
     shape: &ModelShape,
     layer: usize,
     rows: usize,
-    q: &HeadMajor,
-    k: &HeadMajor,
+    [q, k, v]: [&HeadMajor; 3],
 ) -> anyhow::Result<Vec<Vec<u32>>> {
     let n = k.n;
     let needs = policy.needs(layer);
@@ -194,6 +193,8 @@ fn select(
             group: shape.group(),
             window: window.map(|_| scores.as_slice()),
             column_sums: sums.then_some(column_sums.as_slice()),
+            keys: needs.rows.then_some(k.data.as_slice()),
+            values: needs.rows.then_some(v.data.as_slice()),
         },
         rows,
     );

@@ -275,6 +275,7 @@ impl<'a> Prefill<'a> {
                 };
                 window_scores(&task, &mut scratch.window_scores, stop)?;
             }
+            let needs_rows = self.policy.needs(layer).rows;
             let retention = self.policy.select(
                 &Observation {
                     layer,
@@ -283,6 +284,8 @@ impl<'a> Prefill<'a> {
                     group: shape.group(),
                     window: window.map(|_| scratch.window_scores.as_slice()),
                     column_sums: column_sums.then_some(scratch.column_sums.as_slice()),
+                    keys: needs_rows.then(|| scratch.keys.as_slice()),
+                    values: needs_rows.then(|| scratch.values.as_slice()),
                 },
                 layer_rows,
             );

@@ -44,6 +44,11 @@ impl RowStore {
         Self::new(head_dim, &vec![capacity; kv_heads])
     }
 
+    /// All rows of all heads, `[rows of all heads, head_dim]`; for a uniform store `[kv_heads, capacity, head_dim]`.
+    pub fn as_slice(&self) -> &[f32] {
+        &self.data
+    }
+
     /// Number of kv heads.
     pub fn kv_heads(&self) -> usize {
         self.first_rows.len() - 1

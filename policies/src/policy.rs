@@ -73,6 +73,8 @@ pub struct Needs {
     pub window: Option<Window>,
     /// Attention of all rows, as [`Observation::column_sums`].
     pub column_sums: bool,
+    /// The prompt's keys and values, as [`Observation::keys`] and [`Observation::values`].
+    pub rows: bool,
     /// Measure even where everything is kept: for methods that go on counting while answering.
     pub uncut: bool,
 }
@@ -102,6 +104,10 @@ pub struct Observation<'a> {
     pub window: Option<&'a [f32]>,
     /// `[q_heads, n]`, f32: softmax probability of each key, summed over all query rows of the prompt. Present iff asked for.
     pub column_sums: Option<&'a [f32]>,
+    /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions. Present iff rows were asked for.
+    pub keys: Option<&'a [f32]>,
+    /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.
+    pub values: Option<&'a [f32]>,
 }
 
 /// What a layer keeps of the prompt.

@@ -30,6 +30,8 @@ fn kept(case: &Case) -> Vec<Vec<u32>> {
         group: case.q_heads / case.kv_heads,
         window: window.as_deref(),
         column_sums: column_sums.as_deref(),
+        keys: needs.rows.then_some(case.k.as_slice()),
+        values: needs.rows.then_some(case.v.as_slice()),
     };
     match policy.select(&observation, rows[case.layer]) {
         Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
@@ -237,6 +239,8 @@ impl Replay {
             group: 1,
             window: Some(first),
             column_sums: Some(first),
+            keys: None,
+            values: None,
         };
         assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
         Self {
