@@ -1,4 +1,4 @@
-//! Files that a person brings: dropped by a real drag from another window, or named on the command line; good ones, and
+//! Files that a person brings: dropped by a real drag from another window; good ones, and
 //! everything that can be wrong with one. Whatever is dropped, the window lives, says one sentence, and keeps what it had.
 #![cfg(target_os = "linux")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kept_tests::golden;
-use kept_tests::window::{App, Home, Launch, Notice, QUESTION, first_start, pages_pdf, turn};
+use kept_tests::window::{App, Home, Notice, QUESTION, first_start, pages_pdf, turn};
 use serde_json::Value;
 
 fn sample() -> String {
@@ -286,34 +286,6 @@ fn what_is_not_a_file_at_all_does_not_hold_up_the_window() {
 }
 
 #[test]
-fn a_file_named_on_the_command_line_is_opened() {
-    let Some(_turn) = turn() else { return };
-    let home = Home::new();
-    let path = home.file("né à Brest.txt", with_another_code());
-    let app = Launch::plain().argument(path).open(&home);
-    app.shows_document("né à Brest.txt");
-    app.is_ready();
-    app.ask(QUESTION);
-    app.is_answered();
-    assert!(app.answer().contains("6382"), "{}", app.answer());
-    app.close();
-}
-
-#[test]
-fn a_missing_file_on_the_command_line_opens_the_window_and_says_so() {
-    let Some(_turn) = turn() else { return };
-    let home = Home::new();
-    let app = Launch::plain()
-        .argument(home.path().join("files/absent.txt"))
-        .open(&home);
-    app.says(&["absent.txt"]);
-    app.is_ready();
-    app.write("composer", "still here");
-    assert_eq!(app.field("composer"), "still here");
-    app.close();
-}
-
-#[test]
 fn a_model_is_dropped_and_a_damaged_one_is_refused() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
@@ -337,45 +309,6 @@ fn a_model_is_dropped_and_a_damaged_one_is_refused() {
     );
     app.ask(QUESTION);
     app.is_answered();
-    app.close();
-}
-
-#[test]
-fn a_file_is_chosen_in_the_dialog_of_the_system() {
-    let Some(_turn) = turn() else { return };
-    let home = Home::new();
-    let app = first_start(&home);
-    let path = home.file("chosen by hand.txt", with_another_code());
-    app.click("open-button");
-    let display = app.display();
-    let dialog = app.until("the dialog is there", |_| {
-        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"])?;
-        Some(found.lines().next()?.to_owned())
-    });
-    // The window goes on answering while the dialog is open.
-    assert_eq!(app.script("return 1 + 1", Value::Null), 2);
-    display.xdotool(&["windowfocus", "--sync", &dialog]);
-    // A path that starts with a slash opens the dialog's own field for it.
-    display.xdotool(&["type", "--delay", "20", path.to_str().expect("a path")]);
-    display.xdotool(&["key", "Return"]);
-    app.shows_document("chosen by hand.txt");
-    // And one that is sent away changes nothing.
-    app.click("open-button");
-    let dialog = app.until("the dialog is there again", |_| {
-        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"])?;
-        Some(found.lines().next()?.to_owned())
-    });
-    display.xdotool(&["windowfocus", "--sync", &dialog]);
-    display.xdotool(&["key", "Escape"]);
-    app.until("the dialog is gone", |_| {
-        let found = display.try_xdotool(&["search", "--onlyvisible", "--name", "Open"]);
-        found.is_none().then_some(())
-    });
-    assert_eq!(app.notices(), []);
-    assert!(
-        app.text("document-name")
-            .is_some_and(|n| n.contains("chosen by hand.txt"))
-    );
     app.close();
 }
 

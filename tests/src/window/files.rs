@@ -156,7 +156,7 @@ pub fn pages_pdf(pages: &[String]) -> Vec<u8> {
     let table = pdf.len();
     let _ = write!(pdf, "xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1);
     for place in places {
-        let _ = write!(pdf, "{place:010} 00000 n \n");
+        let _ = writeln!(pdf, "{place:010} 00000 n ");
     }
     let size = objects.len() + 1;
     let _ = write!(
