@@ -21,38 +21,37 @@ pub struct CompactLayer {
     pub(crate) values: RowStore,
     /// `[kv_heads]`: filled slots, a hole included.
     pub(crate) rows: Vec<usize>,
-    /// `[kv_heads, capacity]`: position of each slot.
+    /// `[slots]`: position of each slot, head after head as in `keys` ([`RowStore::first_row`]).
     pub(crate) positions: Vec<Pos>,
-    /// `[kv_heads, capacity]`: order of each slot among the live ones; empty where positions are original.
+    /// `[slots]`: order of each slot among the live ones; empty where positions are original.
     pub(crate) ranks: Vec<u32>,
     /// `[kv_heads]`: the slot that was evicted and waits for the next token.
     hole: Vec<Option<Row>>,
-    pub(crate) capacity: usize,
 }
 
 impl CompactLayer {
-    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), with room for `capacity` rows
-    /// per kv head.
+    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), with room for `capacities[h]`
+    /// rows in kv head h.
     pub(crate) fn gather(
         keys: &RowStore,
         values: &RowStore,
         tokens: usize,
         retention: &Retention,
-        capacity: usize,
+        capacities: &[usize],
         positions: Positions,
     ) -> Self {
         let kv_heads = keys.kv_heads();
+        let slots = capacities.iter().sum();
         let mut layer = Self {
-            keys: RowStore::uniform(kv_heads, capacity, keys.head_dim()),
-            values: RowStore::uniform(kv_heads, capacity, keys.head_dim()),
+            keys: RowStore::new(keys.head_dim(), capacities),
+            values: RowStore::new(keys.head_dim(), capacities),
             rows: vec![0; kv_heads],
-            positions: vec![Pos(0); kv_heads * capacity],
+            positions: vec![Pos(0); slots],
             ranks: match positions {
                 Positions::Original => Vec::new(),
-                Positions::Reassigned => vec![0; kv_heads * capacity],
+                Positions::Reassigned => vec![0; slots],
             },
             hole: vec![None; kv_heads],
-            capacity,
         };
         let everything: Vec<u32> = match retention {
             Retention::Everything => (0..tokens as u32).collect(),
@@ -74,7 +73,7 @@ impl CompactLayer {
             gather_rows(keys, head, kept, &mut layer.keys, head, 0);
             gather_rows(values, head, kept, &mut layer.values, head, 0);
             layer.rows[head] = kept.len();
-            let first = head * capacity;
+            let first = layer.keys.first_row(head);
             for (rank, &position) in kept.iter().enumerate() {
                 layer.positions[first + rank] = Pos(position);
                 if positions == Positions::Reassigned {
@@ -90,9 +89,14 @@ impl CompactLayer {
         self.rows[head] - usize::from(self.hole[head].is_some())
     }
 
+    /// Positions of the filled slots of one kv head, a hole included.
+    pub(crate) fn positions_of(&self, head: usize) -> &[Pos] {
+        &self.positions[self.keys.first_row(head)..][..self.rows[head]]
+    }
+
     /// Positions of the live rows of one kv head, ascending.
     pub fn kept(&self, head: usize) -> Vec<Pos> {
-        let slots = &self.positions[head * self.capacity..][..self.rows[head]];
+        let slots = self.positions_of(head);
         let hole = self.hole[head].map(|row| row.0 as usize);
         let mut kept: Vec<Pos> = slots
             .iter()
@@ -109,7 +113,7 @@ impl CompactLayer {
         let mut counts = vec![0u8; positions.len()];
         for head in 0..self.rows.len() {
             let hole = self.hole[head].map(|row| row.0 as usize);
-            let slots = &self.positions[head * self.capacity..][..self.rows[head]];
+            let slots = self.positions_of(head);
             for (slot, position) in slots.iter().enumerate() {
                 let position = position.0 as usize;
                 if Some(slot) != hole && positions.contains(&position) {
@@ -131,6 +135,7 @@ impl CompactLayer {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
             let live = self.live_rows(head);
+            let first = self.keys.first_row(head);
             let slot = match self.hole[head].take() {
                 Some(row) => row.0 as usize,
                 None => {
@@ -144,9 +149,9 @@ impl CompactLayer {
             self.values
                 .row_mut(head, slot)
                 .copy_from_slice(&value[head * dim..][..dim]);
-            self.positions[head * self.capacity + slot] = position;
+            self.positions[first + slot] = position;
             if !self.ranks.is_empty() {
-                self.ranks[head * self.capacity + slot] = live as u32;
+                self.ranks[first + slot] = live as u32;
             }
         }
     }
@@ -158,7 +163,7 @@ impl CompactLayer {
             debug_assert!(self.hole[head].is_none(), "one eviction per head and step");
             self.hole[head] = Some(row);
             if !self.ranks.is_empty() {
-                let ranks = &mut self.ranks[head * self.capacity..][..self.rows[head]];
+                let ranks = &mut self.ranks[self.keys.first_row(head)..][..self.rows[head]];
                 let gone = ranks[row.0 as usize];
                 for rank in ranks {
                     if *rank > gone {
@@ -206,9 +211,10 @@ impl CompactCache {
         &self.layers
     }
 
-    /// Rows of the fullest head, over all layers: room for attention scratch.
+    /// Slots of the largest head, over all layers: room for attention scratch.
     pub(crate) fn max_capacity(&self) -> usize {
-        self.layers.iter().map(|l| l.capacity).max().unwrap_or(0)
+        let heads = |l: &CompactLayer| (0..l.kv_heads()).map(|h| l.keys.capacity(h)).max();
+        self.layers.iter().filter_map(heads).max().unwrap_or(0)
     }
 }
 
@@ -222,7 +228,7 @@ mod tests {
             keys.row_mut(0, row).fill(row as f32);
         }
         let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
-        CompactLayer::gather(&keys, &keys, 4, &keep, 6, positions)
+        CompactLayer::gather(&keys, &keys, 4, &keep, &[6], positions)
     }
 
     #[test]
@@ -232,6 +238,28 @@ mod tests {
         assert_eq!(layer.positions[..3], [Pos(0), Pos(2), Pos(3)]);
         assert_eq!(layer.keys.row(0, 1), [2.0, 2.0]);
         assert!(layer.ranks.is_empty());
+    }
+
+    #[test]
+    fn heads_may_hold_different_numbers_of_rows() {
+        let mut keys = RowStore::uniform(2, 4, 2);
+        for (head, row) in [(0, 0), (0, 3), (1, 1), (1, 2), (1, 3)] {
+            keys.row_mut(head, row).fill((10 * head + row) as f32);
+        }
+        let keep = Retention::Keep(vec![vec![Pos(3)], vec![Pos(1), Pos(2), Pos(3)]]);
+        let mut layer =
+            CompactLayer::gather(&keys, &keys, 4, &keep, &[2, 4], Positions::Reassigned);
+        assert_eq!(layer.rows, [1, 3]);
+        assert_eq!(layer.live_bytes(), 4 * 2 * 2 * 4, "four rows, not six");
+        assert_eq!(layer.allocated_bytes(), 6 * (2 * 2 * 4 + 2 * 4));
+        layer.append(&[7.0; 4], &[7.0; 4], Pos(4));
+        layer.evict(&[None, Some(Row(0))]);
+        assert_eq!(layer.kept(0), [Pos(3), Pos(4)]);
+        assert_eq!(layer.kept(1), [Pos(2), Pos(3), Pos(4)]);
+        assert_eq!(layer.keys.row(0, 0), [3.0, 3.0]);
+        assert_eq!(layer.keys.row(1, 2), [13.0, 13.0]);
+        assert_eq!(layer.ranks, [0, 1, 0, 0, 1, 2], "head after head");
+        assert_eq!(layer.counts(0..5), [0, 0, 1, 2, 2]);
     }
 
     #[test]

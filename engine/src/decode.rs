@@ -59,7 +59,7 @@ struct Buffers {
     evict: Vec<Option<Row>>,
     /// Inside the layer: norm, feed-forward.
     row: RowScratch,
-    /// `[q_heads, capacity]` probabilities, and the splits' partial results.
+    /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
     attend: DecodeScratch,
 }
 
@@ -194,8 +194,7 @@ impl<'a> Decoder<'a> {
             if let Some(votes) = votes.as_deref_mut() {
                 for q_head in 0..config.q_heads {
                     let head = q_head / group;
-                    let first = head * cached.capacity;
-                    let positions = &cached.positions[first..first + cached.rows[head]];
+                    let positions = cached.positions_of(head);
                     votes.count(
                         positions,
                         &b.attend.probabilities(q_head)[..positions.len()],
@@ -207,7 +206,7 @@ impl<'a> Decoder<'a> {
                 let step = StepObservation {
                     layer,
                     rows: &cached.rows,
-                    capacity: cached.capacity,
+                    firsts: cached.keys.first_rows(),
                     positions: &cached.positions,
                     group,
                     probabilities: b.attend.all_probabilities(),

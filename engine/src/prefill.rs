@@ -295,7 +295,7 @@ impl<'a> Prefill<'a> {
                 &scratch.values,
                 n,
                 &retention,
-                sizes.capacities[layer],
+                &sizes.head_capacities(layer, &retention),
                 positions,
             );
             if positions == Positions::Reassigned {
@@ -399,13 +399,13 @@ pub(crate) fn head_shape(model: &Model) -> HeadShape {
 fn unrotate(layer: &mut CompactLayer, rope: &RopeTable) {
     for head in 0..layer.rows.len() {
         for row in 0..layer.rows[head] {
-            let position = layer.positions[head * layer.capacity + row].0 as usize;
+            let position = layer.positions_of(head)[row].0 as usize;
             rope.unrotate_at(layer.keys.row_mut(head, row), position);
         }
     }
 }
 
-/// A policy's word is checked once, here: ascending, inside the prompt, no more than it may keep.
+/// A policy's word is checked once, here: ascending, inside the prompt, no more than it may keep over all heads.
 fn check(retention: &Retention, tokens: usize, rows: usize) {
     if let Retention::Keep(heads) = retention {
         for kept in heads {
@@ -417,7 +417,11 @@ fn check(retention: &Retention, tokens: usize, rows: usize) {
                 kept.last().is_some_and(|p| (p.0 as usize) < tokens),
                 "kept positions lie in the prompt"
             );
-            assert!(kept.len() <= rows.min(tokens), "a budget is not exceeded");
         }
+        let kept: usize = heads.iter().map(Vec::len).sum();
+        assert!(
+            kept <= rows.min(tokens) * heads.len(),
+            "a budget is not exceeded"
+        );
     }
 }

@@ -43,13 +43,16 @@ impl RetentionMap {
         });
     }
 
-    /// Rows per kv head of each layer (the largest head's, where heads differ).
+    /// Rows per kv head of each layer (rounded mean, where heads differ).
     pub fn rows_per_layer(&self) -> Vec<usize> {
         self.layers
             .iter()
             .map(|layer| match layer {
                 LayerRetention::Everything => self.tokens,
-                LayerRetention::Kept(heads) => heads.iter().map(Vec::len).max().unwrap_or(0),
+                LayerRetention::Kept(heads) => {
+                    let rows: usize = heads.iter().map(Vec::len).sum();
+                    (rows + heads.len() / 2) / heads.len().max(1)
+                }
             })
             .collect()
     }

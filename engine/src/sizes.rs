@@ -2,7 +2,7 @@
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
 use kept_models::{LayerPass, Model};
-use kept_policies::{ModelShape, Policy, PolicyError, Positions, PromptShape, Window};
+use kept_policies::{ModelShape, Policy, PolicyError, Positions, PromptShape, Retention, Window};
 
 use crate::MemoryLedger;
 
@@ -18,8 +18,10 @@ pub(crate) struct Sizes {
     pub(crate) windows: Vec<Option<Window>>,
     /// `[layers]`: whether the method observes every row.
     pub(crate) column_sums: Vec<bool>,
-    /// `[layers]`: slots per kv head, room for the answer included.
+    /// `[layers]`: slots per kv head on average, room for the answer included.
     pub(crate) capacities: Vec<usize>,
+    /// Slots that the largest head of any layer may need.
+    pub(crate) max_capacity: usize,
     /// Where kept rows stand.
     pub(crate) positions: Positions,
     shape: ModelShape,
@@ -59,12 +61,20 @@ impl Sizes {
             }
             None => tokens.min(rows) + room,
         };
+        let capacities: Vec<usize> = rows.iter().enumerate().map(capacity).collect();
+        let max_capacity = (rows.iter().zip(&capacities).enumerate())
+            .map(|(layer, (&rows, &capacity))| {
+                let more = policy.most_rows(layer, rows).saturating_sub(rows);
+                capacity + more.min(tokens.saturating_sub(rows))
+            })
+            .max();
         Ok(Self {
             tokens,
             chunk: chunk.clamp(1, tokens.max(1)),
             windows,
             column_sums,
-            capacities: rows.iter().enumerate().map(capacity).collect(),
+            capacities,
+            max_capacity: max_capacity.unwrap_or(0),
             rows,
             positions: policy.positions(),
             shape,
@@ -109,9 +119,18 @@ impl Sizes {
         }
     }
 
-    /// Slots of the fullest layer.
-    pub(crate) fn max_capacity(&self) -> usize {
-        self.capacities.iter().copied().max().unwrap_or(0)
+    /// `[kv_heads]`: slots of each head of `layer`, which keeps `retention`. Heads that share a layer's rows unevenly get what
+    /// they keep and the same room for the answer; others the layer's capacity.
+    pub(crate) fn head_capacities(&self, layer: usize, retention: &Retention) -> Vec<usize> {
+        let capacity = self.capacities[layer];
+        let rows = self.rows[layer].min(self.tokens);
+        match retention {
+            Retention::Keep(heads) if heads.iter().any(|kept| kept.len() > rows) => {
+                let room = capacity - rows;
+                heads.iter().map(|kept| kept.len() + room).collect()
+            }
+            _ => vec![capacity; self.shape.kv_heads],
+        }
     }
 
     /// `[layers]`: rows per kv head that are kept of the prompt.

@@ -70,6 +70,11 @@ impl RowStore {
         self.first_rows[h]
     }
 
+    /// `[kv_heads + 1]`: [`RowStore::first_row`] of every head, and the length of such an array.
+    pub fn first_rows(&self) -> &[usize] {
+        &self.first_rows
+    }
+
     /// All rows of head `h`, `[capacity, head_dim]`.
     pub fn head(&self, h: usize) -> &[f32] {
         &self.data[self.first_rows[h] * self.head_dim..self.first_rows[h + 1] * self.head_dim]

@@ -129,9 +129,9 @@ pub struct StepObservation<'a> {
     pub layer: usize,
     /// Filled slots per kv head, the new token's included.
     pub rows: &'a [usize],
-    /// Slots per kv head in `positions` (its row stride).
-    pub capacity: usize,
-    /// `[kv_heads, capacity]`: the position held by each slot.
+    /// `[kv_heads]`, or more: where the slots of each kv head begin in `positions`. Heads may have different capacities.
+    pub firsts: &'a [usize],
+    /// `[slots of all heads]`: the position held by each slot.
     pub positions: &'a [Pos],
     /// Query heads per kv head.
     pub group: usize,
@@ -144,7 +144,7 @@ pub struct StepObservation<'a> {
 impl StepObservation<'_> {
     /// Positions of the filled slots of kv head `head`.
     pub fn positions(&self, head: usize) -> &[Pos] {
-        &self.positions[head * self.capacity..][..self.rows[head]]
+        &self.positions[self.firsts[head]..][..self.rows[head]]
     }
 
     /// Probabilities of the filled slots of kv head `head`, as its query head `member` (of the group) saw them.
@@ -191,6 +191,7 @@ pub trait Policy: Send {
 
     /// Rows per kv head for every layer, for a budget of `budget` rows per kv head and layer on average. Everything that is
     /// kept of the prompt counts: sinks, selected tokens, window. Fails if the method cannot work with so few.
+    /// A layer's heads may share its rows unevenly, as long as their mean is no more; see [`Policy::most_rows`].
     fn rows(
         &mut self,
         model: &ModelShape,
@@ -198,7 +199,13 @@ pub trait Policy: Send {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError>;
 
-    /// The positions that one layer keeps: exactly `rows` per kv head, or everything if the prompt has no more.
+    /// The most rows that one kv head of `layer` may get, where `rows` of them are kept per head on average. Called after
+    /// `rows`.
+    fn most_rows(&self, _layer: usize, rows: usize) -> usize {
+        rows
+    }
+
+    /// The positions that one layer keeps: exactly `rows` per kv head on average, or everything if the prompt has no more.
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention;
 
     /// The most rows per kv head that `layer` holds between two steps of the answer, if the method evicts there; `None` lets

@@ -266,7 +266,7 @@ impl Replay {
         let observation = StepObservation {
             layer: 0,
             rows: &[self.slots.len()],
-            capacity: self.slots.len(),
+            firsts: &[0],
             positions: &self.slots,
             group: 1,
             probabilities: &probabilities,
