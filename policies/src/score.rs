@@ -53,7 +53,11 @@ pub fn pool(scores: &[f32], kernel: usize, how: Pooling) -> Vec<f32> {
             let seen = &scores[i.saturating_sub(reach)..scores.len().min(i + reach + 1)];
             match how {
                 Pooling::Max => seen.iter().copied().fold(f32::NEG_INFINITY, f32::max),
-                Pooling::Avg => seen.iter().sum::<f32>() / kernel as f32,
+                // In f64, where the sum of a few f32 is exact: the same scores in another order are a tie, not a coin toss.
+                Pooling::Avg => {
+                    let sum: f64 = seen.iter().map(|&s| f64::from(s)).sum();
+                    (sum / kernel as f64) as f32
+                }
             }
         })
         .collect()
@@ -106,6 +110,8 @@ mod tests {
             [1.0, 1.0, 0.0, 1.0, 1.0]
         );
         assert_eq!(pool(&[4.0, 1.0], 1, Pooling::Avg), [4.0, 1.0]);
+        let again = pool(&[0.1, 0.7, 0.31, 0.1, 0.7, 0.31], 3, Pooling::Avg);
+        assert!(again[1..5].iter().all(|&s| s == again[1]), "{again:?}");
     }
 
     #[test]

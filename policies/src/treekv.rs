@@ -14,6 +14,7 @@
 //! kept after long    . . . x . . . . . . . x . . . x . x x      half as dense every c tokens to the left
 //! ```
 
+use crate::blocks::means;
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, StepObservation,
@@ -165,7 +166,7 @@ impl TreeKv {
     }
 
     /// Who of two neighbours leaves: the right one if the left one is better.
-    fn leaver(&self, left: usize, score: impl Fn(usize) -> f32) -> usize {
+    fn leaver<S: PartialOrd>(&self, left: usize, score: impl Fn(usize) -> S) -> usize {
         match self.left_stays || score(left) > score(left + 1) {
             true => left + 1,
             false => left,
@@ -173,7 +174,7 @@ impl TreeKv {
     }
 
     /// The blocks that are left of `scores` when all have run through a tree of `capacity`.
-    fn tournament(&self, scores: &[f32], capacity: usize) -> Vec<usize> {
+    fn tournament(&self, scores: &[f64], capacity: usize) -> Vec<usize> {
         let mut tree: Vec<usize> = Vec::with_capacity(capacity + 1);
         let mut idx = 0;
         for block in 0..scores.len() {
@@ -264,9 +265,8 @@ impl Policy for TreeKv {
                 Some((lead, blocks, capacity)) => {
                     let b = self.chosen_block;
                     let span = |i: usize| lead + i * b..lead + (i + 1) * b;
-                    let means: Vec<f32> = (0..blocks)
-                        .map(|i| scores[span(i)].iter().sum::<f32>() / b as f32)
-                        .collect();
+                    let units: Vec<_> = (0..blocks).map(span).collect();
+                    let means = means(&scores, &units);
                     let winners = self.tournament(&means, capacity);
                     let last = blocks;
                     (0..lead)

@@ -9,6 +9,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     llama_cpp.json          greedy tokens of each tiny model
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
+    selections/*.json.gz    the same, many more of them: see selections_many.py
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
 
@@ -22,6 +23,7 @@ from safetensors.numpy import save as serialise
 
 import hf_logits
 import selections
+import selections_many
 import strings
 import tiny
 from llama_cpp import Llama
@@ -176,4 +178,5 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["mini"]:
         make_models()
         write_rows("selections.json", selections.make())
+        selections_many.write()
     make_mini()

@@ -7,6 +7,7 @@ The tensors are never stored: a linear congruential generator makes them, in int
     value = (next() + next() + next() + next() - 131070) / 32768                                            exact in f32
 
 `q [q_heads, n, head_dim]`, then `k [kv_heads, n, head_dim]`, then `v` like `k`, each row-major, from one stream.
+A case with `repeat` = p has ties on purpose: every value is rounded to halves, and keys and values repeat every p tokens.
 """
 
 import numpy as np
@@ -17,23 +18,30 @@ from ties import any_near_tie, near_tie
 MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
 
 
-def draw(seed: int, count: int) -> np.ndarray:
-    """`count` values. Doubles the stretch of states known so far: `m` steps at once are again one multiply and one add."""
+def sixteen(seed: int, count: int) -> np.ndarray:
+    """`count` whole numbers of sixteen bits. Doubles the stretch of states known so far: `m` steps at once are again one multiply and one add."""
     mask = (1 << 64) - 1
     states = np.array([(seed * MULTIPLIER + INCREMENT) & mask], dtype=np.uint64)
     a, c = MULTIPLIER, INCREMENT
-    while len(states) < 4 * count:
+    while len(states) < count:
         states = np.concatenate([states, states * np.uint64(a) + np.uint64(c)])
         a, c = (a * a) & mask, (c * (a + 1)) & mask
-    sixteen = (states[:4 * count] >> np.uint64(48)).astype(np.int64).reshape(count, 4)
-    return (sixteen.sum(axis=1) - 131070).astype(np.float64) / 32768
+    return (states[:count] >> np.uint64(48)).astype(np.int64)
+
+
+def draw(seed: int, count: int) -> np.ndarray:
+    """`count` values, nearly normal."""
+    return (sixteen(seed, 4 * count).reshape(count, 4).sum(axis=1) - 131070).astype(np.float64) / 32768
 
 
 def tensors(case: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n, d, hq, hkv = case["n"], case["head_dim"], case["q_heads"], case["kv_heads"]
     values = draw(case["seed"], (hq + 2 * hkv) * n * d)
+    if "repeat" in case:
+        values = np.floor(2 * values + 0.5) / 2
     q, k, v = np.split(values, [hq * n * d, (hq + hkv) * n * d])
-    return q.reshape(hq, n, d), k.reshape(hkv, n, d), v.reshape(hkv, n, d)
+    repeated = np.arange(n) % case.get("repeat", n)
+    return q.reshape(hq, n, d), k.reshape(hkv, n, d)[:, repeated], v.reshape(hkv, n, d)[:, repeated]
 
 
 def ranges(rows) -> str:
@@ -65,10 +73,14 @@ def streaming_llm(case: dict):
 def pyramidkv(case: dict):
     q, k, _ = tensors(case)
     s, b, n, sinks = case["set"], case["budget"], case["n"], case["set"]["sinks"]
-    prefix = (oracle.pyramid_code if s["schedule"] == "code" else oracle.pyramid_exact)(
-        b - sinks, s["w"], n - sinks, case["layers"], s["beta"])[case["layer"]]
     if n <= b:
         return oracle.keep_all(n, case["kv_heads"])
+    if s["schedule"] == "paper":  # eq. 1 is real-valued: each layer to the nearest whole number that the prompt has
+        real = oracle.pyramid_paper(b - sinks - s["w"], case["layers"], s["beta"])[case["layer"]]
+        prefix = min(int(np.floor(real + 0.5)), n - sinks - s["w"])
+    else:
+        schedule = oracle.pyramid_code if s["schedule"] == "code" else oracle.pyramid_exact
+        prefix = schedule(b - sinks, s["w"], n - sinks, case["layers"], s["beta"])[case["layer"]]
     scores = oracle.snapkv_scores(q, k, s["w"], s["kernel"], s["pooling"], s["group"])[:, sinks:]
     if near_tie(scores, [prefix] * case["kv_heads"]):
         return None

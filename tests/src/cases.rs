@@ -1,4 +1,6 @@
 //! Drawn cases: the same tensors as `golden/selections.py` draws, and a slow and obvious attention over them.
+//!
+//! Not here: any selection. What a policy makes of a case is asked in `selecting`.
 
 use std::ops::Range;
 
@@ -9,6 +11,7 @@ use serde_json::Value;
 struct Draw(u64);
 
 impl Draw {
+    /// Sixteen bits.
     fn next(&mut self) -> i32 {
         self.0 = self
             .0
@@ -24,7 +27,31 @@ impl Draw {
     }
 }
 
-/// One case of `selections.json`, tensors drawn.
+/// The steps of an answer: how many, and what left the cache after each.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    /// Tokens of the answer.
+    pub steps: usize,
+    /// Bits of a drawn probability; few make ties.
+    pub bits: u32,
+    /// `[kv_heads][steps]`: the position that left after each step, if any.
+    pub evicted: Vec<Vec<Option<u32>>>,
+}
+
+/// The probabilities of an answer's steps, one after the other.
+pub struct Probabilities {
+    draw: Draw,
+    bits: u32,
+}
+
+impl Probabilities {
+    /// The next one: a multiple of `2^-bits`, above 0 and at most 1.
+    pub fn draw(&mut self) -> f32 {
+        ((self.draw.next() >> (16 - self.bits)) + 1) as f32 / (1u32 << self.bits) as f32
+    }
+}
+
+/// One case of `selections.json` or of a packed file, tensors drawn.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Method, as in `--method`.
@@ -53,6 +80,10 @@ pub struct Case {
     pub v: Vec<f32>,
     /// Kept positions per kv head, ascending.
     pub kept: Vec<Vec<u32>>,
+    /// Where the drawn stream started.
+    pub seed: u64,
+    /// What happens while answering, if the case goes on that far.
+    pub answered: Option<Answered>,
 }
 
 impl Case {
@@ -61,9 +92,24 @@ impl Case {
         let number = |name: &str| value[name].as_u64().expect(name) as usize;
         let (n, head_dim) = (number("n"), number("head_dim"));
         let (q_heads, kv_heads) = (number("q_heads"), number("kv_heads"));
-        let mut draw = Draw(value["seed"].as_u64().expect("seed"));
+        let seed = value["seed"].as_u64().expect("seed");
+        let mut draw = Draw(seed);
+        // Ties on purpose: halves make every sum of products exact, repeated keys make equal ones.
+        let repeat = value["repeat"].as_u64().map(|period| period as usize);
         let mut tensor = |heads: usize| -> Vec<f32> {
-            (0..heads * n * head_dim).map(|_| draw.value()).collect()
+            let values = (0..heads * n * head_dim).map(|_| draw.value());
+            match repeat {
+                Some(_) => values.map(|x| (2.0 * x + 0.5).floor() / 2.0).collect(),
+                None => values.collect(),
+            }
+        };
+        let (q, k, v) = (tensor(q_heads), tensor(kv_heads), tensor(kv_heads));
+        let repeated = |tensor: Vec<f32>| -> Vec<f32> {
+            let Some(period) = repeat else { return tensor };
+            (0..kv_heads * n)
+                .map(|row| row / n * n + row % n % period)
+                .flat_map(|row| tensor[row * head_dim..][..head_dim].iter().copied())
+                .collect()
         };
         let plain = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
         Self {
@@ -78,19 +124,35 @@ impl Case {
             q_heads,
             kv_heads,
             head_dim,
-            q: tensor(q_heads),
-            k: tensor(kv_heads),
-            v: tensor(kv_heads),
+            q,
+            k: repeated(k),
+            v: repeated(v),
             kept: (value["kept"].as_array().expect("kept").iter())
                 .map(|row| ranges(row.as_str().expect("ranges")))
                 .collect(),
+            seed,
+            answered: value["steps"].as_u64().map(|steps| Answered {
+                steps: steps as usize,
+                bits: number("bits") as u32,
+                evicted: (value["evicted"].as_array().expect("evicted").iter())
+                    .map(|gone| evictions(gone.as_str().expect("positions")))
+                    .collect(),
+            }),
+        }
+    }
+
+    /// The probabilities of the answer, drawn from a stream of their own.
+    pub fn probabilities(&self) -> Probabilities {
+        Probabilities {
+            draw: Draw(self.seed + 1),
+            bits: self.answered.as_ref().map_or(16, |answered| answered.bits),
         }
     }
 
     /// A line that finds the case again.
     pub fn describe(&self) -> String {
         format!(
-            "{} {:?} budget {} of {}, {}/{} heads of {}, layer {} of {}",
+            "{} {:?} budget {} of {}, {}/{} heads of {}, layer {} of {}, seed {}",
             self.method,
             self.set,
             self.budget,
@@ -99,7 +161,8 @@ impl Case {
             self.kv_heads,
             self.head_dim,
             self.layer,
-            self.layers
+            self.layers,
+            self.seed
         )
     }
 
@@ -151,6 +214,16 @@ pub fn ranges(text: &str) -> Vec<u32> {
         .flat_map(|part| match part.split_once('-') {
             Some((first, last)) => number(first)..=number(last),
             None => number(part)..=number(part),
+        })
+        .collect()
+}
+
+/// `"-1 4"` -> `[None, Some(4)]`.
+fn evictions(text: &str) -> Vec<Option<u32>> {
+    text.split_whitespace()
+        .map(|position| match position {
+            "-1" => None,
+            _ => Some(position.parse().expect("a position")),
         })
         .collect()
 }

@@ -28,6 +28,14 @@ pub fn read_json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+/// A packed JSON file of `golden/`, such as `selections/snapkv.json.gz`.
+pub fn packed(name: &str) -> Value {
+    let path = path(name);
+    let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let reader = std::io::BufReader::new(flate2::read::GzDecoder::new(file));
+    serde_json::from_reader(reader).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
 /// Whole numbers of a JSON list.
 pub fn ids(value: &Value) -> Vec<u32> {
     let list = value.as_array().expect("a list of ids");

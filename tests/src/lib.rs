@@ -8,6 +8,7 @@ pub mod compare;
 pub mod engine;
 pub mod gguf_edit;
 pub mod golden;
+pub mod selecting;
 pub mod terminal;
 #[cfg(target_os = "linux")]
 pub mod window;

@@ -1,46 +1,10 @@
 //! Every method keeps what `oracle.py` says it keeps: policies alone, given attention computed the slow and obvious way.
 
-use kept_policies::{
-    ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row, StepObservation, build,
-};
+use kept_policies::{ModelShape, Observation, Pos, PromptShape, Retention, build};
 use kept_tests::cases::Case;
 use kept_tests::golden;
+use kept_tests::selecting::{Measured, Replay, kept};
 use serde_json::Value;
-
-/// What a policy keeps of a case, as positions per kv head.
-fn kept(case: &Case) -> Vec<Vec<u32>> {
-    let mut policy =
-        build(&case.method, &case.set).unwrap_or_else(|_| panic!("{}", case.describe()));
-    let model = ModelShape {
-        layers: case.layers,
-        q_heads: case.q_heads,
-        kv_heads: case.kv_heads,
-        head_dim: case.head_dim,
-    };
-    let rows = policy
-        .rows(&model, &PromptShape { tokens: case.n }, case.budget)
-        .unwrap_or_else(|_| panic!("{}", case.describe()));
-    let needs = policy.needs(case.layer);
-    let window = needs.window.map(|window| case.observed(window));
-    let column_sums = needs.column_sums.then(|| case.column_sums());
-    let observation = Observation {
-        layer: case.layer,
-        tokens: case.n,
-        kv_heads: case.kv_heads,
-        group: case.q_heads / case.kv_heads,
-        window: window.as_deref(),
-        column_sums: column_sums.as_deref(),
-        keys: needs.rows.then_some(case.k.as_slice()),
-        values: needs.rows.then_some(case.v.as_slice()),
-    };
-    match policy.select(&observation, rows[case.layer]) {
-        Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
-        Retention::Keep(heads) => heads
-            .into_iter()
-            .map(|head| head.into_iter().map(|pos| pos.0).collect())
-            .collect(),
-    }
-}
 
 #[test]
 fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
@@ -48,7 +12,7 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
     let cases = cases.as_array().expect("a list of cases");
     assert!(cases.len() >= 60);
     for case in cases.iter().map(Case::from_json) {
-        let found = kept(&case);
+        let found = kept(&case, Measured::Slowly);
         assert_eq!(found, case.kept, "{}", case.describe());
         for head in &found {
             // The schedule of PyramidKV and the printed ChunkKV keep what they say, not the budget; their sums are tested apart.
@@ -108,8 +72,15 @@ fn worked_example(
             .iter()
             .map(golden::ids)
             .collect(),
+        seed: 0,
+        answered: None,
     };
-    assert_eq!(kept(&case), case.kept, "{}", case.describe());
+    assert_eq!(
+        kept(&case, Measured::Slowly),
+        case.kept,
+        "{}",
+        case.describe()
+    );
 }
 
 /// `"a=1,b=2"` as pairs.
@@ -207,85 +178,50 @@ fn worked_examples_of_the_specification() {
     );
 }
 
-/// One kv head's cache while an answer is written: an evicted slot is taken by the next token.
-struct Replay {
-    policy: Box<dyn Policy>,
-    slots: Vec<Pos>,
-    free: Option<usize>,
+/// One kv head's cache while an answer is written, after a prompt of `first.len()` tokens that all fit the budget; `first` is the
+/// attention that each has got.
+fn replay(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> Replay {
+    let set: Vec<(String, String)> = (set.iter())
+        .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+        .collect();
+    let mut policy = build(method, &set).expect("a method");
+    let n = first.len();
+    let model = ModelShape {
+        layers: 1,
+        q_heads: 1,
+        kv_heads: 1,
+        head_dim: 8,
+    };
+    let rows = policy
+        .rows(&model, &PromptShape { tokens: n }, budget)
+        .expect("rows");
+    assert_eq!(policy.decode_rows(0), Some(budget));
+    let observation = Observation {
+        layer: 0,
+        tokens: n,
+        kv_heads: 1,
+        group: 1,
+        window: Some(first),
+        column_sums: Some(first),
+        keys: None,
+        values: None,
+    };
+    assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
+    Replay::new(policy, 1, &[(0..n as u32).collect()])
 }
 
-impl Replay {
-    /// A prompt of `first.len()` tokens that all fit the budget; `first` is the attention each has got.
-    fn new(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> Self {
-        let set: Vec<(String, String)> = (set.iter())
-            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
-            .collect();
-        let mut policy = build(method, &set).expect("a method");
-        let n = first.len();
-        let model = ModelShape {
-            layers: 1,
-            q_heads: 1,
-            kv_heads: 1,
-            head_dim: 8,
-        };
-        let rows = policy
-            .rows(&model, &PromptShape { tokens: n }, budget)
-            .expect("rows");
-        assert_eq!(policy.decode_rows(0), Some(budget));
-        let observation = Observation {
-            layer: 0,
-            tokens: n,
-            kv_heads: 1,
-            group: 1,
-            window: Some(first),
-            column_sums: Some(first),
-            keys: None,
-            values: None,
-        };
-        assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
-        Self {
-            policy,
-            slots: (0..n as u32).map(Pos).collect(),
-            free: None,
-        }
-    }
-
-    /// A step whose query sees the cached tokens, in order of position and the new one last, with the probabilities `row`.
-    /// Gives the positions that stay.
-    fn step(&mut self, new: Pos, row: &[f32]) -> Vec<u32> {
-        match self.free.take() {
-            Some(slot) => self.slots[slot] = new,
-            None => self.slots.push(new),
-        }
-        let mut order: Vec<usize> = (0..self.slots.len()).collect();
-        order.sort_by_key(|&slot| self.slots[slot]);
-        let mut probabilities = vec![0.0; self.slots.len()];
-        for (&slot, &p) in order.iter().zip(row) {
-            probabilities[slot] = p;
-        }
-        let observation = StepObservation {
-            layer: 0,
-            rows: &[self.slots.len()],
-            firsts: &[0],
-            positions: &self.slots,
-            group: 1,
-            probabilities: &probabilities,
-            stride: self.slots.len(),
-        };
-        let mut evict = [None];
-        self.policy.step(&observation, &mut evict);
-        self.free = evict[0].map(|Row(slot)| slot as usize);
-        let stay = order.into_iter().filter(|slot| Some(*slot) != self.free);
-        stay.map(|slot| self.slots[slot].0).collect()
-    }
+/// A step whose query sees the cached tokens with the probabilities `row`. Gives the positions that stay.
+fn answer(replay: &mut Replay, new: Pos, row: &[f32]) -> Vec<u32> {
+    replay.step(new, |_, rank| row.get(rank).copied().unwrap_or(0.0));
+    replay.held(0)
 }
 
 #[test]
 fn streaming_moves_its_window_while_answering() {
     let expected = golden::json("fixtures.json")["streaming_decode_B6_s2"].clone();
-    let mut replay = Replay::new("streaming_llm", &[("sinks", "2")], 6, &[0.0; 6]);
+    let mut cache = replay("streaming_llm", &[("sinks", "2")], 6, &[0.0; 6]);
     for (step, kept) in expected.as_array().expect("steps").iter().enumerate() {
-        let left = replay.step(Pos(6 + step as u32), &[]);
+        let left = answer(&mut cache, Pos(6 + step as u32), &[]);
         assert_eq!(left, golden::ids(kept), "after step {step}");
     }
 }
@@ -307,9 +243,9 @@ fn decode_examples_of_the_specification() {
                 .map(|x| x.as_f64().expect("a number") as f32)
                 .collect()
         };
-        let mut replay = Replay::new(method, set, budget, &row(&steps[0]));
+        let mut cache = replay(method, set, budget, &row(&steps[0]));
         for (at, step) in steps.iter().enumerate().skip(1) {
-            let left = replay.step(Pos(at as u32), &row(step));
+            let left = answer(&mut cache, Pos(at as u32), &row(step));
             assert_eq!(left, golden::ids(&step["kept"]), "{name}, step {at}");
         }
         assert!(steps.len() > budget, "{name} evicts");
@@ -318,17 +254,17 @@ fn decode_examples_of_the_specification() {
 
 #[test]
 fn tova_drops_what_the_last_query_sees_least() {
-    let mut replay = Replay::new("tova", &[("sinks", "1")], 3, &[0.4, 0.3, 0.3]);
+    let mut cache = replay("tova", &[("sinks", "1")], 3, &[0.4, 0.3, 0.3]);
     assert_eq!(
-        replay.step(Pos(3), &[0.0, 0.5, 0.3, 0.2]),
+        answer(&mut cache, Pos(3), &[0.0, 0.5, 0.3, 0.2]),
         [0, 1, 3],
         "a sink and the newest stay"
     );
-    assert_eq!(replay.step(Pos(4), &[0.1, 0.2, 0.4, 0.3]), [0, 3, 4]);
+    assert_eq!(answer(&mut cache, Pos(4), &[0.1, 0.2, 0.4, 0.3]), [0, 3, 4]);
     let free = [("sinks", "0"), ("force_last", "false")];
-    let mut replay = Replay::new("tova", &free, 3, &[0.4, 0.3, 0.3]);
+    let mut cache = replay("tova", &free, 3, &[0.4, 0.3, 0.3]);
     assert_eq!(
-        replay.step(Pos(3), &[0.1, 0.4, 0.4, 0.1]),
+        answer(&mut cache, Pos(3), &[0.1, 0.4, 0.4, 0.1]),
         [0, 1, 2],
         "of equals the later goes"
     );
@@ -343,10 +279,10 @@ fn the_tree_keeps_the_past_half_as_dense_every_sweep() {
         ("select", "left"),
         ("block", "1"),
     ];
-    let mut replay = Replay::new("treekv", &set, 128, &[1.0]);
+    let mut cache = replay("treekv", &set, 128, &[1.0]);
     let mut left = Vec::new();
     for at in 1..512 {
-        left = replay.step(Pos(at), &[]);
+        left = answer(&mut cache, Pos(at), &[]);
     }
     let mut bins = [0; 8];
     left.iter().for_each(|p| bins[*p as usize / 64] += 1);

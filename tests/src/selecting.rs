@@ -1,0 +1,201 @@
+//! What a policy makes of a drawn case: the prompt that it cuts, and what it gives up while answering.
+//!
+//! Policies alone: attention comes from the case, or from the product's kernel; nothing here is a model or a cache of the engine.
+
+use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_policies::{
+    ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row, Softmax, StepObservation,
+    build,
+};
+
+use crate::cases::{Answered, Case};
+
+/// Who computes the attention that a policy sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measured {
+    /// `Case::attention`: in f64, one key at a time.
+    Slowly,
+    /// The product's own kernel, in f32.
+    ByKernel,
+}
+
+/// What a policy keeps of a case, as positions per kv head.
+pub fn kept(case: &Case, measured: Measured) -> Vec<Vec<u32>> {
+    cut(case, measured).1
+}
+
+/// A policy that has cut the prompt of `case`, and what it keeps.
+fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
+    let mut policy =
+        build(&case.method, &case.set).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+    let model = ModelShape {
+        layers: case.layers,
+        q_heads: case.q_heads,
+        kv_heads: case.kv_heads,
+        head_dim: case.head_dim,
+    };
+    let rows = policy
+        .rows(&model, &PromptShape { tokens: case.n }, case.budget)
+        .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+    let needs = policy.needs(case.layer);
+    let window = needs.window.map(|window| match measured {
+        Measured::Slowly => case.observed(window),
+        Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax, false),
+    });
+    let column_sums = needs.column_sums.then(|| match measured {
+        Measured::Slowly => case.column_sums(),
+        Measured::ByKernel => by_kernel(case, case.n, Softmax::All, true),
+    });
+    let observation = Observation {
+        layer: case.layer,
+        tokens: case.n,
+        kv_heads: case.kv_heads,
+        group: case.q_heads / case.kv_heads,
+        window: window.as_deref(),
+        column_sums: column_sums.as_deref(),
+        keys: needs.rows.then_some(case.k.as_slice()),
+        values: needs.rows.then_some(case.v.as_slice()),
+    };
+    let kept = match policy.select(&observation, rows[case.layer]) {
+        Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
+        Retention::Keep(heads) => heads
+            .into_iter()
+            .map(|head| head.into_iter().map(|pos| pos.0).collect())
+            .collect(),
+    };
+    (policy, kept)
+}
+
+/// `[q_heads, n]`: what the last `rows` queries see, mean or sum over them.
+fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> {
+    let (n, d) = (case.n, case.head_dim);
+    let mut keys = RowStore::uniform(case.kv_heads, n, d);
+    for head in 0..case.kv_heads {
+        for row in 0..n {
+            let key = &case.k[(head * n + row) * d..][..d];
+            keys.row_mut(head, row).copy_from_slice(key);
+        }
+    }
+    let queries: Vec<f32> = (n - rows..n)
+        .flat_map(|row| (0..case.q_heads).map(move |head| (head * n + row) * d))
+        .flat_map(|first| case.q[first..first + d].iter().copied())
+        .collect();
+    let ones = vec![1.0; rows];
+    let task = WindowScores {
+        shape: HeadShape {
+            q_heads: case.q_heads,
+            kv_heads: case.kv_heads,
+            head_dim: d,
+        },
+        scale: 1.0 / (d as f32).sqrt(),
+        queries: &queries,
+        keys: &keys,
+        tokens: n,
+        normalise: match softmax {
+            Softmax::All => Normalise::All,
+            Softmax::Prefix => Normalise::Prefix,
+        },
+        row_weights: sum.then_some(&ones),
+    };
+    let mut scores = vec![0.0; case.q_heads * n];
+    window_scores(&task, &mut scores, &Stop::new()).expect("nobody stops it");
+    scores
+}
+
+/// A layer's cache while an answer is written, as slots: a slot that is given up is taken by the next token.
+pub struct Replay {
+    policy: Box<dyn Policy>,
+    q_heads: usize,
+    /// `[kv_heads][rows]`: the position in each slot.
+    slots: Vec<Vec<Pos>>,
+    /// `[kv_heads]`: the slot that was given up last.
+    free: Vec<Option<usize>>,
+}
+
+impl Replay {
+    /// A policy that has selected `kept` of a prompt, per kv head.
+    pub fn new(policy: Box<dyn Policy>, q_heads: usize, kept: &[Vec<u32>]) -> Self {
+        Self {
+            policy,
+            q_heads,
+            slots: (kept.iter())
+                .map(|head| head.iter().copied().map(Pos).collect())
+                .collect(),
+            free: vec![None; kept.len()],
+        }
+    }
+
+    /// One token at `new`. Its query sees the tokens of each head by position, the new one last: `probability(q_head, rank)`.
+    /// Gives the position that each kv head gives up.
+    pub fn step(
+        &mut self,
+        new: Pos,
+        mut probability: impl FnMut(usize, usize) -> f32,
+    ) -> Vec<Option<u32>> {
+        let group = self.q_heads / self.slots.len();
+        for (slots, free) in self.slots.iter_mut().zip(&mut self.free) {
+            match free.take() {
+                Some(slot) => slots[slot] = new,
+                None => slots.push(new),
+            }
+        }
+        // One slot more than is filled, so that strides count.
+        let capacity = self.slots.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let rows: Vec<usize> = self.slots.iter().map(Vec::len).collect();
+        let firsts: Vec<usize> = (0..rows.len()).map(|head| head * capacity).collect();
+        let mut positions = vec![Pos(0); capacity * rows.len()];
+        let mut probabilities = vec![0.0; capacity * self.q_heads];
+        for (head, slots) in self.slots.iter().enumerate() {
+            positions[head * capacity..][..slots.len()].copy_from_slice(slots);
+            let mut order: Vec<usize> = (0..slots.len()).collect();
+            order.sort_by_key(|&slot| slots[slot]);
+            for q_head in head * group..(head + 1) * group {
+                for (rank, slot) in order.iter().enumerate() {
+                    probabilities[q_head * capacity + slot] = probability(q_head, rank);
+                }
+            }
+        }
+        let observation = StepObservation {
+            layer: 0,
+            rows: &rows,
+            firsts: &firsts,
+            positions: &positions,
+            group,
+            probabilities: &probabilities,
+            stride: capacity,
+        };
+        let mut evict = vec![None; rows.len()];
+        self.policy.step(&observation, &mut evict);
+        self.free = evict
+            .iter()
+            .map(|row| row.map(|Row(slot)| slot as usize))
+            .collect();
+        (self.slots.iter().zip(&self.free))
+            .map(|(slots, free)| free.map(|slot| slots[slot].0))
+            .collect()
+    }
+
+    /// The positions that kv head `head` holds, ascending.
+    pub fn held(&self, head: usize) -> Vec<u32> {
+        let slots = self.slots[head].iter().enumerate();
+        let mut held: Vec<u32> = slots
+            .filter(|(slot, _)| Some(*slot) != self.free[head])
+            .map(|(_, pos)| pos.0)
+            .collect();
+        held.sort_unstable();
+        held
+    }
+}
+
+/// `[kv_heads][steps]`: the positions that leave the cache of `case` while it answers.
+pub fn evicted(case: &Case, answered: &Answered) -> Vec<Vec<Option<u32>>> {
+    let (policy, kept) = cut(case, Measured::Slowly);
+    let mut replay = Replay::new(policy, case.q_heads, &kept);
+    let mut drawn = case.probabilities();
+    let mut gone = vec![Vec::with_capacity(answered.steps); case.kv_heads];
+    for step in 0..answered.steps {
+        let left = replay.step(Pos((case.n + step) as u32), |_, _| drawn.draw());
+        gone.iter_mut().zip(left).for_each(|(g, l)| g.push(l));
+    }
+    gone
+}
