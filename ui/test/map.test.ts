@@ -3,7 +3,9 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { bytes } from '../src/lib/calls'
 import type { TokenSlots } from '../src/lib/contract'
 import { MapView, type MapCalls } from '../src/lib/map.svelte'
-import { offsetIn, paint, rangeIn } from '../src/lib/paint'
+import { Paint, paintAll, piecesOf, type Passage } from '../src/lib/paint'
+import { offsetIn, rangeIn } from '../src/lib/places'
+import type { Run } from '../src/lib/runs'
 import { TextStore } from '../src/lib/text.svelte'
 import { documentFacts } from './given'
 
@@ -160,46 +162,114 @@ describe('painting', () => {
     { start: 8, end: 13, step: 5 },
     { start: 13, end: text.length, step: 0 },
   ]
-  function painted(passage: { start: number; end: number } | null = null) {
-    const element = document.createElement('p')
-    paint(element, text, 0, text.length, runs, passage)
-    return element
+  /** Letters are 10 wide and 20 tall, 12 to a line. */
+  beforeEach(() => {
+    Range.prototype.getClientRects = function (this: Range) {
+      const rects: DOMRect[] = []
+      for (let at = this.startOffset; at < this.endOffset;) {
+        const to = Math.min(this.endOffset, at - (at % 12) + 12)
+        rects.push(new DOMRect(100 + (at % 12) * 10, 50 + Math.floor(at / 12) * 20, (to - at) * 10, 20))
+        at = to
+      }
+      return rects as unknown as DOMRectList
+    }
+  })
+  function sheet() {
+    const words = document.createElement('p')
+    const layer = document.createElement('div')
+    words.append(text)
+    for (const element of [words, layer]) element.getBoundingClientRect = () => new DOMRect(100, 50, 120, 40)
+    return { words, layer, paint: new Paint(words, layer) }
+  }
+  function painted(passage: Passage | null = null) {
+    const all = sheet()
+    all.paint.show({ text, start: 0, end: text.length, runs, passage })
+    paintAll()
+    return all
+  }
+  const place = (e: Element) => {
+    const { left, top, width, height } = (e as HTMLElement).style
+    return [left, top, width, height].map(parseFloat)
   }
 
-  it('makes one element for a run, none for what is not kept, and leaves spaces plain', () => {
-    const element = painted()
-    expect(element.textContent).toBe(text)
-    expect([...element.children].map((c) => [c.textContent, (c as HTMLElement).dataset['share']])).toEqual([
-      ['quay', '100'],
-      ['wall', '25'],
+  it('makes one element for a run behind the text, none for what is not kept, and leaves spaces plain', () => {
+    const { words, layer } = painted()
+    expect([...layer.children].map((c) => [(c as HTMLElement).dataset['share'], ...place(c)])).toEqual([
+      ['100', 40, -2, 40, 24],
+      ['25', 90, -2, 30, 24],
+    ])
+    // `wall` goes on in the next line: the same element has it.
+    expect([...layer.children[1]!.children].map(place)).toEqual([[-90, 20, 10, 24]])
+    expect([words.childNodes.length, words.textContent]).toEqual([1, text])
+  })
+
+  it('never touches the text, and the paint only when it changed', () => {
+    const { words, layer, paint } = painted()
+    const [node, first] = [words.firstChild, layer.firstChild]
+    paint.show({ text, start: 0, end: text.length, runs, passage: null })
+    paintAll()
+    expect(layer.firstChild).toBe(first)
+    paint.show({ text, start: 0, end: text.length, runs: null, passage: null })
+    paintAll()
+    expect(layer.children).toHaveLength(0)
+    expect(words.firstChild).toBe(node)
+  })
+
+  it('measures all blocks before it draws one', () => {
+    const order: string[] = []
+    for (const { paint } of [sheet(), sheet()]) {
+      const { measure, draw } = paint
+      paint.measure = () => (order.push('measure'), measure.call(paint))
+      paint.draw = (boxes) => (order.push('draw'), draw.call(paint, boxes))
+      paint.show({ text, start: 0, end: text.length, runs, passage: null })
+    }
+    paintAll()
+    expect(order).toEqual(['measure', 'measure', 'draw', 'draw'])
+  })
+
+  it('underlines a passage across runs, without the space around it', () => {
+    const { layer } = painted({ start: 4, end: 14 })
+    const marked = [...layer.querySelectorAll('.passage')]
+    expect(marked.map(place)).toEqual([[40, -2, 80, 24]])
+    expect(marked.flatMap((e) => [...e.children]).map(place)).toEqual([[-40, 20, 20, 24]])
+    expect(layer.querySelectorAll('[data-testid=run]')).toHaveLength(2)
+  })
+
+  it('has no border inside what is seen as one character', () => {
+    const pieces = (text: string, runs: Run[]) =>
+      piecesOf({ text, start: 0, end: text.length, runs, passage: null }).map((p) => [p.start, p.end, p.step])
+    const accented = 'ae\u0301\u0302b'
+    expect(
+      pieces(accented, [
+        { start: 0, end: 2, step: 3 },
+        { start: 2, end: 3, step: 9 },
+        { start: 3, end: 5, step: 0 },
+      ]),
+    ).toEqual([
+      [0, 1, 3],
+      [1, 4, 9],
+    ])
+    const family = '👩\u200d👧!'
+    expect(
+      pieces(family, [
+        { start: 0, end: 2, step: 0 },
+        { start: 2, end: 3, step: 5 },
+        { start: 3, end: 6, step: 2 },
+      ]),
+    ).toEqual([
+      [0, 5, 5],
+      [5, 6, 2],
     ])
   })
 
-  it('leaves the nodes alone when nothing changed', () => {
-    const element = painted()
-    const first = element.firstChild
-    expect(paint(element, text, 0, text.length, runs, null)).toBe(false)
-    expect(element.firstChild).toBe(first)
-    expect(paint(element, text, 0, text.length, null, null)).toBe(true)
-    expect(element.children).toHaveLength(0)
-    expect(element.textContent).toBe(text)
-  })
-
-  it('underlines a passage across runs', () => {
-    const element = painted({ start: 5, end: 19 })
-    const marked = [...element.querySelectorAll('.passage')].map((e) => e.textContent).join('')
-    expect(marked).toBe('uay wall, and')
-    expect(element.textContent).toBe(text)
-  })
-
   it('finds offsets again, there and back', () => {
-    const element = painted()
+    const { words } = painted()
     for (let at = 0; at < text.length; at++) {
-      const range = rangeIn(element, at, at + 1)!
+      const range = rangeIn(words, at, at + 1)!
       expect(range.toString()).toBe(text[at])
-      expect(offsetIn(element, range.startContainer, range.startOffset)).toBe(at)
+      expect(offsetIn(words, range.startContainer, range.startOffset)).toBe(at)
     }
-    expect(rangeIn(element, text.length + 3, text.length + 4)).toBeNull()
-    expect(offsetIn(element, document.body, 0)).toBeNull()
+    expect(rangeIn(words, text.length + 3, text.length + 4)).toBeNull()
+    expect(offsetIn(words, document.body, 0)).toBeNull()
   })
 })

@@ -12,3 +12,24 @@ HTMLElement.prototype.scrollIntoView ??= () => {}
 HTMLDialogElement.prototype.showModal ??= function (this: HTMLDialogElement) {
   this.open = true
 }
+// jsdom lays nothing out.
+globalThis.DOMRect ??= class {
+  constructor(
+    readonly x = 0,
+    readonly y = 0,
+    readonly width = 0,
+    readonly height = 0,
+  ) {}
+  get left() {
+    return this.x
+  }
+  get top() {
+    return this.y
+  }
+  get right() {
+    return this.x + this.width
+  }
+  get bottom() {
+    return this.y + this.height
+  }
+} as unknown as typeof DOMRect

@@ -1,54 +1,216 @@
 /**
- * Puts the runs of one block into its element: plain text nodes where nothing is kept, one span per run where something is.
- * By hand, as the document must never be in a framework's state. Also finds the character under a point again.
+ * Paints the runs of one block behind its text: one element per run, laid under the letters where the text itself says they
+ * are. The text stays the one node it is without paint, so that no letter moves, joins or parts. By hand, as the document must
+ * never be in a framework's state; all blocks are measured first and drawn then, so that a frame is laid out once.
  */
 import { isSpace } from './blocks'
 import { STEPS, type Run } from './runs'
-
-/** What was painted last, to leave the nodes (and a selection in them) alone when nothing changed. */
-const painted = new WeakMap<HTMLElement, string>()
 
 export interface Passage {
   start: number
   end: number
 }
 
+/** What is painted behind a block, in offsets of the document's text. */
+export interface Wish {
+  text: string
+  start: number
+  end: number
+  /** They cover the block; null paints none. */
+  runs: readonly Run[] | null
+  /** Underlined. */
+  passage: Passage | null
+}
+
+/** One element to draw; step 0 is the underlined passage. */
+interface Piece {
+  start: number
+  end: number
+  step: number
+}
+
+interface Box {
+  left: number
+  top: number
+  width: number
+  height: number
+}
+
+/** Above and below the letters, in pixels. */
+const OVER = 2
+/** Narrower boxes are line breaks and the like. */
+const LEAST = 0.5
+
+/** The paint of one block. `text` holds the block's text as one text node, `layer` lies under it with the same origin. */
+export class Paint {
+  readonly text: HTMLElement
+  readonly layer: HTMLElement
+  pieces: Piece[] = []
+  start = 0
+  #state = ''
+
+  constructor(text: HTMLElement, layer: HTMLElement) {
+    this.text = text
+    this.layer = layer
+    watch(this)
+  }
+
+  /** Paints, before the next frame is shown; nothing is touched if nothing changed. */
+  show(wish: Wish): void {
+    const pieces = piecesOf(wish)
+    const state = `${wish.start};` + pieces.map((p) => `${p.start}-${p.end}:${p.step}`).join(' ')
+    if (state === this.#state) return
+    this.#state = state
+    this.start = wish.start
+    this.pieces = pieces
+    soon(this)
+  }
+
+  close(): void {
+    forget(this)
+  }
+
+  /** Where the pieces' letters are, from the layer's corner. Reads the layout only. */
+  measure(): Box[][] {
+    const node = this.text.firstChild
+    if (this.pieces.length === 0 || !(node instanceof Text)) return []
+    const origin = this.layer.getBoundingClientRect()
+    const { left, right } = this.text.getBoundingClientRect()
+    const range = document.createRange()
+    return this.pieces.map((piece) => {
+      range.setStart(node, Math.min(node.length, piece.start - this.start))
+      range.setEnd(node, Math.min(node.length, piece.end - this.start))
+      const boxes: Box[] = []
+      for (const rect of range.getClientRects()) {
+        // White space at the end of a line hangs over the edge; its paint does not.
+        const from = Math.max(left, rect.left)
+        const width = Math.min(right, rect.right) - from
+        if (width < LEAST) continue
+        const top = rect.top - origin.top - OVER
+        boxes.push({ left: from - origin.left, top, width, height: rect.height + 2 * OVER })
+      }
+      return boxes
+    })
+  }
+
+  /** Draws what was measured. Writes only. */
+  draw(measured: readonly Box[][]): void {
+    const elements: HTMLElement[] = []
+    measured.forEach((boxes, i) => {
+      const first = boxes[0]
+      const { step } = this.pieces[i]!
+      if (!first) return
+      const element = boxed(first, 0, 0)
+      element.className = step > 0 ? 'run' : 'passage'
+      if (step > 0) {
+        element.dataset['testid'] = 'run'
+        element.dataset['share'] = String((step * 100) / STEPS)
+        element.style.setProperty('--s', String(step / STEPS))
+      }
+      // The lines after the first.
+      for (const box of boxes.slice(1)) element.append(boxed(box, first.left, first.top))
+      elements.push(element)
+    })
+    this.layer.replaceChildren(...elements)
+  }
+}
+
+function boxed(box: Box, left: number, top: number): HTMLElement {
+  const element = document.createElement('i')
+  element.style.cssText = `left:${box.left - left}px;top:${box.top - top}px;width:${box.width}px;height:${box.height}px`
+  return element
+}
+
+const alive = new Map<Element, Paint>()
+const waiting = new Set<Paint>()
+let frame = 0
+
+function soon(paint: Paint): void {
+  waiting.add(paint)
+  frame ||= requestAnimationFrame(paintAll)
+}
+
+/** Paints what waits: everything is measured before anything is drawn. */
+export function paintAll(): void {
+  cancelAnimationFrame(frame)
+  frame = 0
+  const paints = [...waiting]
+  waiting.clear()
+  const measured = paints.map((paint) => paint.measure())
+  paints.forEach((paint, i) => paint.draw(measured[i]!))
+}
+
+let sizes: ResizeObserver | null = null
+
+function watch(paint: Paint): void {
+  if (sizes === null) {
+    // Letters have moved: another width, or a font that has come.
+    sizes = new ResizeObserver((entries) => {
+      for (const entry of entries) {
+        const found = alive.get(entry.target)
+        if (found && found.pieces.length > 0) waiting.add(found)
+      }
+      paintAll()
+    })
+    const fonts = document.fonts as FontFaceSet | undefined
+    fonts?.addEventListener('loadingdone', () => {
+      for (const found of alive.values()) if (found.pieces.length > 0) soon(found)
+    })
+  }
+  alive.set(paint.text, paint)
+  sizes.observe(paint.text)
+}
+
+function forget(paint: Paint): void {
+  sizes?.unobserve(paint.text)
+  alive.delete(paint.text)
+  waiting.delete(paint)
+}
+
+/** The runs that are painted, and the passage if it lies in the block. */
+export function piecesOf({ text, start, end, runs, passage }: Wish): Piece[] {
+  const pieces: Piece[] = words(text, whole(text, start, end, runs ?? [])).filter((run) => run.step > 0)
+  if (passage && passage.start < end && passage.end > start) {
+    const marked = trimmed(text, Math.max(start, passage.start), Math.min(end, passage.end))
+    if (marked.end > marked.start) pieces.push({ ...marked, step: 0 })
+  }
+  return pieces
+}
+
+let segmenter: Intl.Segmenter | null = null
+
 /**
- * Paints `text[start..end]`. `runs` covers it, or is null for plain text; `passage` is underlined. Returns whether nodes changed.
+ * The runs with no border inside what is seen as one character (a letter with its accents, joined emoji): such a character gets
+ * the strongest step of its parts.
  */
-export function paint(
-  element: HTMLElement,
-  text: string,
-  start: number,
-  end: number,
-  runs: readonly Run[] | null,
-  passage: Passage | null,
-): boolean {
-  const pieces = split(words(text, runs ?? [{ start, end, step: 0 }]), passage && trimmed(text, passage))
-  const state = `${start},${end};` + pieces.map((p) => `${p.end}:${p.step}${p.marked ? 'm' : ''}`).join(' ')
-  if (painted.get(element) === state) return false
-  painted.set(element, state)
-  const nodes = pieces.map((piece) => {
-    const letters = text.slice(piece.start, piece.end)
-    if (piece.step === 0 && !piece.marked) return document.createTextNode(letters)
-    const span = document.createElement('span')
-    if (piece.step > 0) {
-      span.className = 'run'
-      span.dataset['testid'] = 'run'
-      span.dataset['share'] = String((piece.step * 100) / STEPS)
-      span.style.setProperty('--s', String(piece.step / STEPS))
+function whole(text: string, start: number, end: number, runs: readonly Run[]): readonly Run[] {
+  const plain = (at: number) => text.charCodeAt(at) < 0x300 && text.charCodeAt(at - 1) < 0x300
+  if (runs.every((run) => run.end >= end || plain(run.end))) return runs
+  segmenter ??= new Intl.Segmenter(undefined, { granularity: 'grapheme' })
+  const characters = segmenter.segment(text.slice(start, end))
+  const found: Run[] = []
+  let at = start
+  runs.forEach((run, i) => {
+    if (run.end <= at) return
+    const character = run.end < end && !plain(run.end) ? characters.containing(run.end - start) : undefined
+    const from = character ? start + character.index : run.end
+    if (!character || from >= run.end) {
+      found.push({ start: at, end: run.end, step: run.step })
+      at = run.end
+      return
     }
-    if (piece.marked) span.classList.add('passage')
-    span.textContent = letters
-    return span
+    const to = from + character.segment.length
+    let step = run.step
+    for (let j = i + 1; j < runs.length && runs[j]!.start < to; j++) step = Math.max(step, runs[j]!.step)
+    found.push({ start: at, end: Math.max(at, from), step: run.step }, { start: Math.max(at, from), end: to, step })
+    at = to
   })
-  element.replaceChildren(...nodes)
-  return true
+  return found
 }
 
 /**
- * The runs without the white space at their ends, which is left plain: tokens begin with their space, and a painted space at the
- * end of a line would hang over the edge. What is between runs of one colour stays painted.
+ * The runs without the white space at their ends, which is left plain: tokens begin with their space. What is between runs of
+ * one colour stays painted.
  */
 function words(text: string, runs: readonly Run[]): Run[] {
   const found: Run[] = []
@@ -59,11 +221,7 @@ function words(text: string, runs: readonly Run[]): Run[] {
     else found.push({ start, end, step })
   }
   for (const run of runs) {
-    let { start, end } = run
-    if (run.step > 0) {
-      while (start < end && isSpace(text.charCodeAt(start))) start++
-      while (end > start && isSpace(text.charCodeAt(end - 1))) end--
-    }
+    const { start, end } = run.step > 0 ? trimmed(text, run.start, run.end) : run
     push(run.start, start, 0)
     push(start, end, run.step)
     push(end, run.end, 0)
@@ -71,74 +229,8 @@ function words(text: string, runs: readonly Run[]): Run[] {
   return found
 }
 
-function trimmed(text: string, { start, end }: Passage): Passage {
+function trimmed(text: string, start: number, end: number): Passage {
   while (start < end && isSpace(text.charCodeAt(start))) start++
   while (end > start && isSpace(text.charCodeAt(end - 1))) end--
   return { start, end }
-}
-
-interface Piece extends Run {
-  marked: boolean
-}
-
-function split(runs: readonly Run[], passage: Passage | null): Piece[] {
-  if (!passage) return runs.map((run) => ({ ...run, marked: false }))
-  const pieces: Piece[] = []
-  for (const run of runs) {
-    const from = Math.max(run.start, Math.min(run.end, passage.start))
-    const to = Math.max(from, Math.min(run.end, passage.end))
-    if (from > run.start) pieces.push({ start: run.start, end: from, step: run.step, marked: false })
-    if (to > from) pieces.push({ start: from, end: to, step: run.step, marked: true })
-    if (run.end > to) pieces.push({ start: to, end: run.end, step: run.step, marked: false })
-  }
-  return pieces
-}
-
-/** A DOM range over `from..to` (offsets within the block's own text); null if the element holds less. */
-export function rangeIn(element: HTMLElement, from: number, to: number): Range | null {
-  const range = document.createRange()
-  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT)
-  let before = 0
-  let begun = false
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const length = (node as Text).data.length
-    if (!begun && from < before + length) {
-      range.setStart(node, from - before)
-      begun = true
-    }
-    if (begun && to <= before + length) {
-      range.setEnd(node, Math.max(0, to - before))
-      return range
-    }
-    before += length
-  }
-  return null
-}
-
-/** Offset of a DOM position within the block's own text; null if it lies elsewhere. */
-export function offsetIn(element: HTMLElement, node: Node, offset: number): number | null {
-  if (!element.contains(node)) return null
-  const range = document.createRange()
-  range.setStart(element, 0)
-  range.setEnd(node, offset)
-  return range.toString().length
-}
-
-interface CaretPosition {
-  offsetNode: Node
-  offset: number
-}
-
-/** The caret place under a point of the window, in either of the two ways engines offer. */
-export function caretAt(x: number, y: number): { node: Node; offset: number } | null {
-  const page = document as Document & {
-    caretPositionFromPoint?: (x: number, y: number) => CaretPosition | null
-    caretRangeFromPoint?: (x: number, y: number) => Range | null
-  }
-  if (page.caretPositionFromPoint) {
-    const found = page.caretPositionFromPoint(x, y)
-    return found && { node: found.offsetNode, offset: found.offset }
-  }
-  const range = page.caretRangeFromPoint?.(x, y)
-  return range ? { node: range.startContainer, offset: range.startOffset } : null
 }
