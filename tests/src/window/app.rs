@@ -309,6 +309,7 @@ impl App<'_> {
             .name()
             .unwrap_or("story")
             .replace("::", "-");
+        std::fs::create_dir_all(&folder).expect("a folder for pictures");
         let path = PathBuf::from(folder).join(format!("{story}-{name}.png"));
         match self.driver.screenshot() {
             Ok(png) => std::fs::write(&path, png).expect("a picture is saved"),
