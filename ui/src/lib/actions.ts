@@ -10,6 +10,8 @@ const DRAFT_MS = 400
 const ESTIMATE_MS = 150
 const ESTIMATE_AGAIN_MS = 500
 const ESTIMATE_TRIES = 4
+/** So long after it became ready an engine may not have its document yet. */
+const SETTLING_MS = 5000
 
 export class Actions {
   #desk: Desk
@@ -56,24 +58,25 @@ export class Actions {
     const question = this.#desk.draft.trim()
     if (question === '' || this.#asking || this.#desk.running) return
     const before = this.#desk.draft
-    if (!(await this.ask(question))) return
-    // What was typed while the question went out is not thrown away.
-    if (this.#desk.draft === before) this.#desk.draft = ''
+    const id = await this.ask(question)
+    if (id === null) return
+    // What was typed while the question went out is not thrown away, nor a question that was refused meanwhile.
+    const refused = this.#desk.turns.some((turn) => turn.id === id && turn.state === 'failed')
+    if (this.#desk.draft === before && !refused) this.#desk.draft = ''
     this.#saveDraftNow()
   }
 
-  /** Asks `question` with the method and budget now chosen; true if it was taken. */
-  ask = async (question: string): Promise<boolean> => {
-    if (this.#asking) return false
+  /** Asks `question` with the method and budget now chosen; the turn's id if it was taken. */
+  ask = async (question: string): Promise<number | null> => {
+    if (this.#asking) return null
     const desk = this.#desk
     this.#asking = true
     desk.dismissAll('conversation')
     try {
-      await calls.ask(question, desk.settings.method, desk.budget)
-      return true
+      return await calls.ask(question, desk.settings.method, desk.budget)
     } catch (refusal) {
       desk.notify('conversation', calls.sentence(refusal))
-      return false
+      return null
     } finally {
       this.#asking = false
     }
@@ -116,7 +119,12 @@ export class Actions {
    * just been restarted may not have its document yet: a refusal is tried again a few times before it is believed.
    */
   estimateSoon = (method: string, budget: string | null) =>
-    this.#estimateAfter(ESTIMATE_MS, method, budget, ESTIMATE_TRIES)
+    this.#estimateAfter(
+      ESTIMATE_MS,
+      method,
+      budget,
+      Date.now() - this.#desk.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1,
+    )
 
   #estimateAfter(ms: number, method: string, budget: string | null, tries: number): void {
     if (this.#estimateTimer !== null) clearTimeout(this.#estimateTimer)

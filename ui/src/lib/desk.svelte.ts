@@ -70,6 +70,11 @@ export class Desk {
   estimate = $state.raw<Estimate | null>(null)
   estimateError = $state<string | null>(null)
 
+  /** When the engine became ready, in milliseconds since 1970: it may still be given its document. */
+  readySince = 0
+  /** When the program last said something of a question, likewise. */
+  heard = 0
+
   /** Answers' pieces that have come but are not in `turns` yet. */
   #pieces = new Map<number, string>()
   #announced = 0
@@ -82,6 +87,10 @@ export class Desk {
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
   method = $derived(this.methods.find((method) => method.name === this.settings.method) ?? null)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
+  /** Why the chosen budget cannot be had; null when it can, or when the reason lies elsewhere. */
+  budgetError = $derived(
+    this.document && !this.document.tooLong && this.model && this.worker.state === 'ready' ? this.estimateError : null,
+  )
   budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
 
   /** Takes the whole state, at the start. */
@@ -100,14 +109,20 @@ export class Desk {
     this.saves = snapshot.saves
     this.version = snapshot.version
     this.selected = snapshot.turns.at(-1)?.id ?? null
+    this.readySince = this.heard = Date.now()
     this.loaded = true
   }
 
   apply(event: AppEvent): void {
+    if (event.event === 'turn' || event.event === 'token' || event.event === 'progress' || event.event === 'map')
+      this.heard = Date.now()
     switch (event.event) {
       case 'worker':
         if (event.worker.message && event.worker.message !== this.worker.message)
           this.announcement = event.worker.message
+        // Its own sentence says what there is to say; what was said of an engine that failed ends with it.
+        if (event.worker.state === 'failed' || this.worker.state === 'failed') this.dismissAll('conversation')
+        if (event.worker.state === 'ready' && this.worker.state !== 'ready') this.readySince = Date.now()
         this.worker = event.worker
         return
       case 'methods':
@@ -183,6 +198,7 @@ export class Desk {
 
   /** The document was closed: back to the empty state. */
   close(): void {
+    this.#leave()
     this.document = null
     this.turns = []
     this.#pieces.clear()
@@ -193,9 +209,17 @@ export class Desk {
     this.estimateError = null
   }
 
+  /** What was said about the document goes with it. */
+  #leave(): void {
+    if (this.document === null) return
+    this.dismissAll('document')
+    this.dismissAll('conversation')
+  }
+
   #takeDocument(document: DocumentFacts | null, turns: Turn[]): void {
     if (document === null) return this.close()
     const other = document.id !== this.document?.id
+    if (other) this.#leave()
     this.document = document
     this.#pieces.clear()
     this.turns = turns
@@ -240,10 +264,16 @@ export class Desk {
         break
       case 'failed':
         this.announcement = turn.error ?? 'The question failed'
+        if (before === 'asked') this.#giveBack(turn)
         break
       case 'asked':
         break
     }
+  }
+
+  /** A question that was refused before anything was read goes back to where it can be changed. */
+  #giveBack(turn: Turn): void {
+    if (turn.answer === '' && this.draft.trim() === '' && this.worker.state === 'ready') this.draft = turn.question
   }
 
   #takeProgress({ turn, progress, memory }: Live): void {
