@@ -39,11 +39,14 @@ bench: setup
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
 
-# Remake the committed goldens with Hugging Face transformers, llama.cpp and the oracle (needs Python and the network).
+# Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the network).
 golden:
 	$(PYTHON) -m venv target/golden-venv
 	target/golden-venv/bin/pip install --quiet -r tests/golden/requirements.txt
 	target/golden-venv/bin/python tests/golden/make_golden.py
+	$(PYTHON) -m venv target/golden-kvpress
+	target/golden-kvpress/bin/pip install --quiet -r tests/golden/requirements-kvpress.txt
+	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py
 
 # The engine inside another program, in a few lines: engine/examples/embedded.rs.
 embedded: setup

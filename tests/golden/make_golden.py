@@ -10,6 +10,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
     selections/*.json.gz    the same, many more of them: see selections_many.py
+    kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
 

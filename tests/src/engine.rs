@@ -7,7 +7,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{
     ModelShape, Needs, Observation, Policy, PolicyError, Pos, PromptShape, Retention,
 };
-use kept_engine::{Decoder, Prefill};
+use kept_engine::{CompactCache, Decoder, Prefill};
 
 /// Opens a model of `golden/` or any other.
 pub fn open(path: &Path) -> Model {
@@ -51,6 +51,19 @@ pub struct Stepped {
     pub logits: Vec<Vec<f32>>,
     /// `[layer][kv head]` positions kept of the prompt.
     pub kept: Vec<Vec<Vec<u32>>>,
+    /// `[steps][layer][kv head]` positions that were held before each step.
+    pub held: Vec<Vec<Vec<Vec<u32>>>>,
+}
+
+/// `[layer][kv head]` positions held by a cache, ascending.
+fn held(cache: &CompactCache) -> Vec<Vec<Vec<u32>>> {
+    let layers = cache.layers().iter().map(|layer| {
+        let heads = (0..layer.kv_heads()).map(|head| layer.kept(head));
+        heads
+            .map(|kept| kept.iter().map(|p| p.0).collect())
+            .collect()
+    });
+    layers.collect()
 }
 
 /// Reads `prompt` in chunks of `chunk` tokens under `policy` and a budget, then runs `steps` one by one.
@@ -75,19 +88,17 @@ pub fn read_and_step(
     }
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");
-    let kept = outcome.cache.layers().iter().map(|layer| {
-        let heads = (0..layer.kv_heads()).map(|head| layer.kept(head));
-        heads
-            .map(|kept| kept.iter().map(|p| p.0).collect())
-            .collect()
-    });
-    let kept = kept.collect();
+    let kept = held(&outcome.cache);
     let mut decoder = Decoder::new(model, &rope, policy, outcome.rows, outcome.cache);
     let mut logits = vec![decoder.logits_of(&outcome.hidden).to_vec()];
-    logits.extend(
-        steps
-            .iter()
-            .map(|&token| decoder.step(token, None).to_vec()),
-    );
-    Stepped { logits, kept }
+    let mut before = Vec::with_capacity(steps.len());
+    for &token in steps {
+        before.push(held(decoder.cache()));
+        logits.push(decoder.step(token, None).to_vec());
+    }
+    Stepped {
+        logits,
+        kept,
+        held: before,
+    }
 }

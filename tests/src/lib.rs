@@ -1,7 +1,8 @@
 //! What the tests share: where golden files are, how `kept` is run, and how two answers are compared.
 //!
 //! The numbers in `golden/` come from code that is not ours (`golden/make_golden.py` says which). Nothing here computes what
-//! the product computes; the one exception, the attention of a drawn case, is written the slow and obvious way in `cases`.
+//! the product computes; the exceptions, attention of a drawn case (`cases`) and of a model that keeps everything (`slow`), are
+//! written the slow and obvious way.
 
 pub mod cases;
 pub mod compare;
@@ -9,6 +10,7 @@ pub mod engine;
 pub mod gguf_edit;
 pub mod golden;
 pub mod selecting;
+pub mod slow;
 pub mod terminal;
 #[cfg(target_os = "linux")]
 pub mod window;

@@ -1,0 +1,133 @@
+//! A model that keeps every key and value and looks only at those it is told to: what any cut cache must come to.
+//!
+//! Token by token, head by head, attention in f64: nothing of the engine's cache, slots, chunks or kernels is here. The model's
+//! projections are the engine's own; `golden_logits.rs` holds those against transformers.
+
+use kept_engine::models::{Model, RopeTable, RowScratch};
+
+/// Where keys and queries stand for RoPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Where their tokens stood in the text.
+    Original,
+    /// Keys at their rank among the visible ones, the query at the last rank: the sequence is numbered anew.
+    Ranks,
+    /// Keys where they stood; the query too, but for this many first keys at the last rank (StreamingLLM's "two queries").
+    TwoQueries(usize),
+}
+
+/// One layer's keys (before RoPE) and values, every token's, `[token][kv_heads * head_dim]`.
+#[derive(Debug, Clone, Default)]
+struct Layer {
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+/// The model and all it has seen.
+#[derive(Clone)]
+pub struct Slow<'m> {
+    model: &'m Model,
+    rope: &'m RopeTable,
+    layers: Vec<Layer>,
+}
+
+impl<'m> Slow<'m> {
+    /// Nothing seen yet. `rope` must reach to the last position.
+    pub fn new(model: &'m Model, rope: &'m RopeTable) -> Self {
+        Self {
+            model,
+            rope,
+            layers: vec![Layer::default(); model.config().layers],
+        }
+    }
+
+    /// Tokens seen so far.
+    pub fn tokens(&self) -> usize {
+        self.layers[0].keys.len()
+    }
+
+    /// Runs a token that sees everything before it, as in a prompt. Gives its logits.
+    pub fn read(&mut self, token: u32) -> Vec<f32> {
+        let all: Vec<u32> = (0..self.tokens() as u32).collect();
+        self.step(token, Standing::Original, |_, _| &all)
+    }
+
+    /// Runs `token` and gives its logits. In each layer and kv head it sees itself and the positions `visible(layer, head)`,
+    /// ascending.
+    pub fn step<'v>(
+        &mut self,
+        token: u32,
+        standing: Standing,
+        visible: impl Fn(usize, usize) -> &'v [u32],
+    ) -> Vec<f32> {
+        let config = self.model.config();
+        let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
+        let position = self.tokens();
+        let mut scratch = RowScratch::new(config);
+        let mut residual = vec![0.0; config.width];
+        self.model.embed(&[token], &mut residual);
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let mut queries = vec![0.0; config.q_heads * dim];
+            let mut key = vec![0.0; config.kv_heads * dim];
+            let mut value = key.clone();
+            self.model.project_row(
+                index,
+                &residual,
+                &mut scratch,
+                &mut queries,
+                &mut key,
+                &mut value,
+            );
+            layer.keys.push(key);
+            layer.values.push(value);
+            let mut attention = vec![0.0f32; config.q_heads * dim];
+            for kv in 0..config.kv_heads {
+                let part = kv * dim..(kv + 1) * dim;
+                let seen = visible(index, kv).iter().map(|&p| p as usize);
+                let seen: Vec<usize> = seen.chain([position]).collect();
+                let last = seen.len() - 1;
+                let rotated = |x: &[f32], at: usize| {
+                    let mut x = x.to_vec();
+                    self.rope.rotate_at(&mut x, at);
+                    x
+                };
+                let keys = seen.iter().enumerate().map(|(rank, &token)| {
+                    let at = match standing {
+                        Standing::Ranks => rank,
+                        Standing::Original | Standing::TwoQueries(_) => token,
+                    };
+                    rotated(&layer.keys[token][part.clone()], at)
+                });
+                let keys: Vec<Vec<f32>> = keys.collect();
+                for head in kv * group..(kv + 1) * group {
+                    let query = &queries[head * dim..][..dim];
+                    let (here, ranked) = (rotated(query, position), rotated(query, last));
+                    let logits = keys.iter().enumerate().map(|(rank, key)| {
+                        let query = match standing {
+                            Standing::Ranks => &ranked,
+                            Standing::TwoQueries(sinks) if rank < sinks => &ranked,
+                            Standing::Original | Standing::TwoQueries(_) => &here,
+                        };
+                        let pairs = query.iter().zip(key);
+                        let dot: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                        dot / (dim as f64).sqrt()
+                    });
+                    let logits: Vec<f64> = logits.collect();
+                    let largest = logits.iter().copied().fold(f64::MIN, f64::max);
+                    let weights: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
+                    let total: f64 = weights.iter().sum();
+                    for (i, out) in attention[head * dim..][..dim].iter_mut().enumerate() {
+                        let values = seen.iter().map(|&token| layer.values[token][kv * dim + i]);
+                        let sum: f64 = values.zip(&weights).map(|(v, w)| w * f64::from(v)).sum();
+                        *out = (sum / total) as f32;
+                    }
+                }
+            }
+            self.model
+                .finish_row(index, &attention, &mut residual, &mut scratch);
+        }
+        let mut logits = vec![0.0; config.vocab];
+        self.model.logits_row(&residual, &mut scratch, &mut logits);
+        logits
+    }
+}

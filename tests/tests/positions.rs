@@ -1,0 +1,201 @@
+//! Rows are not positions, for every method: after rows are gone, the next logits are those of full attention with these keys
+//! masked; where positions are re-assigned, those of the re-numbered sequence. While the prompt is cut and while answering.
+//!
+//! A method is in here as soon as it is in the table of methods.
+
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{Parameters, Positions, build, methods};
+use kept_tests::compare::{apart, assert_same};
+use kept_tests::engine::{Stepped, open, read_and_step};
+use kept_tests::golden::{self, Tensors};
+use kept_tests::slow::{Slow, Standing};
+
+/// Relative to the largest logit of a row.
+const BOUND: f32 = 2e-4;
+const PROMPT: usize = 72;
+const STEPS: usize = 14;
+const BUDGET: usize = 24;
+
+/// Methods whose rows are not rows of the prompt any more: merged ones have proofs of their own.
+const MERGING: [&str; 2] = ["ems", "cam"];
+
+/// Every method as it is by default, and with what changes where rows stand or which heads share them.
+fn variants() -> Vec<(&'static str, &'static str)> {
+    let defaults = methods().iter().map(|method| (method.name, ""));
+    let others = [
+        ("streaming_llm", "positions=original"),
+        ("streaming_llm", "sinks=0"),
+        ("h2o", "recent=4,sinks=0"),
+        ("tova", "force_last=false,sinks=0"),
+        ("snapkv", "w=4,group=max,pooling=avg"),
+        ("pyramidkv", "beta=2,schedule=code,sinks=0"),
+        ("chunkkv", "heads=per_head,chunk=3"),
+        ("chunkkv", "variant=literal,chunk=4,reuse=1"),
+        ("hbw_kv", "block=3,norm=prefix"),
+        ("treekv", "positions=original"),
+        ("treekv", "block=4,recent=3,rule=printed"),
+    ];
+    defaults
+        .chain(others)
+        .filter(|(name, _)| !MERGING.contains(name))
+        .collect()
+}
+
+fn ids(model: &Model) -> Vec<u32> {
+    let usable = model.config().vocab as u32 - 3;
+    (0..(PROMPT + STEPS) as u32)
+        .map(|i| 3 + (i * i + i * 37 + 11) % usable)
+        .collect()
+}
+
+fn run(
+    model: &Model,
+    (name, set): (&str, &str),
+    budget: usize,
+    ids: &[u32],
+) -> (Stepped, Standing) {
+    let set = Parameters::parse_assignments(set).expect("parameters");
+    let mut policy = build(name, &set).unwrap_or_else(|e| panic!("{e}"));
+    let (prompt, steps) = ids.split_at(PROMPT);
+    let found = read_and_step(model, &mut *policy, budget, 19, prompt, steps);
+    let standing = match policy.positions() {
+        Positions::Original => Standing::Original,
+        Positions::Reassigned => Standing::Ranks,
+    };
+    (found, standing)
+}
+
+/// A model that has read the prompt whole, and the logits after it.
+fn read<'m>(model: &'m Model, rope: &'m RopeTable, ids: &[u32]) -> (Slow<'m>, Vec<f32>) {
+    let mut slow = Slow::new(model, rope);
+    let mut logits = Vec::new();
+    for &token in &ids[..PROMPT] {
+        logits = slow.read(token);
+    }
+    (slow, logits)
+}
+
+#[test]
+fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
+    for stem in [
+        "group1-plain-tied",
+        "group2-llama3-tied",
+        "group4-linear-untied",
+    ] {
+        let model = open(&golden::model(stem));
+        let ids = ids(&model);
+        let rope = RopeTable::new(model.config(), ids.len());
+        let (slow, first) = read(&model, &rope, &ids);
+        let full = run(&model, ("full", ""), PROMPT, &ids).0.logits;
+        for variant in variants() {
+            let what = format!("{stem} {} {}", variant.0, variant.1);
+            let (found, standing) = run(&model, variant, BUDGET, &ids);
+            assert_same(
+                &found.logits[0],
+                &first,
+                BOUND,
+                &format!("{what}: the prompt"),
+            );
+            let mut slow = slow.clone();
+            let mut moved = 0;
+            for (step, held) in found.held.iter().enumerate() {
+                let expected = slow.step(ids[PROMPT + step], standing, |layer, head| {
+                    &held[layer][head]
+                });
+                assert_same(
+                    &found.logits[1 + step],
+                    &expected,
+                    BOUND,
+                    &format!("{what}: step {step}"),
+                );
+                moved += usize::from(apart(&full[1 + step], &expected) > 10.0 * BOUND);
+            }
+            // The proof is worth something: most steps differ from the full cache's far beyond the bound.
+            assert!(
+                variant.0 == "full" || 2 * moved > STEPS,
+                "{what}: {moved} steps moved"
+            );
+        }
+    }
+}
+
+/// Methods that say they evict while answering hold no more than they say, and rows of the prompt's middle do leave.
+#[test]
+fn rows_leave_while_answering() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let ids = ids(&model);
+    for name in ["streaming_llm", "h2o", "tova", "treekv"] {
+        let (found, _) = run(&model, (name, ""), BUDGET, &ids);
+        for heads in found.held.iter().flatten() {
+            assert!(heads.iter().all(|head| head.len() <= BUDGET), "{name}");
+        }
+        let (first, last) = (&found.held[0], &found.held[STEPS - 1]);
+        let left = (first.iter().flatten().zip(last.iter().flatten()))
+            .flat_map(|(first, last)| first.iter().filter(|p| !last.contains(p)))
+            .count();
+        assert!(left >= STEPS / 2, "{name}: {left} rows left");
+    }
+}
+
+/// With nothing to drop, every method is the full cache: to the last bit where keys stay where they stood.
+#[test]
+fn a_budget_that_holds_everything_changes_nothing() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let ids = ids(&model);
+    let full = run(&model, ("full", ""), PROMPT, &ids).0.logits;
+    for variant in variants() {
+        for budget in [PROMPT + STEPS, 10 * PROMPT] {
+            let what = format!("{} {} at {budget}", variant.0, variant.1);
+            let (found, standing) = run(&model, variant, budget, &ids);
+            if standing == Standing::Original {
+                assert_eq!(found.logits, full, "{what}");
+            } else {
+                for (row, reference) in found.logits.iter().zip(&full) {
+                    assert_same(row, reference, 1e-5, &what);
+                }
+            }
+        }
+    }
+}
+
+/// The prompt is read whole whatever is kept of it: the token after it does not know.
+#[test]
+fn the_first_token_is_that_of_the_full_cache() {
+    let model = open(&golden::model("group4-linear-untied"));
+    let ids = &ids(&model)[..];
+    let full = run(&model, ("full", ""), PROMPT, ids).0.logits;
+    for variant in variants() {
+        let found = run(&model, variant, BUDGET, ids).0.logits;
+        assert_eq!(found[0], full[0], "{} {}", variant.0, variant.1);
+    }
+}
+
+/// The judge is judged: on rows drawn at random it agrees with transformers and a mask.
+#[test]
+fn the_slow_model_is_transformers_with_a_mask() {
+    for stem in ["group2-llama3-tied", "group4-linear-untied"] {
+        let model = open(&golden::model(stem));
+        let tensors = Tensors::golden(&format!("{stem}.evicted"));
+        let ids = tensors.whole("ids");
+        let prompt = tensors.whole("prompt")[0];
+        let rope = RopeTable::new(model.config(), ids.len());
+        let mut held: Vec<Vec<Vec<u32>>> = (0..model.config().layers)
+            .map(|layer| tensors.whole_rows(&format!("random_kept_{layer}")))
+            .collect();
+        let mut slow = Slow::new(&model, &rope);
+        let mut found = Vec::new();
+        for (position, &token) in (0u32..).zip(&ids) {
+            if position < prompt {
+                found = vec![slow.read(token)];
+                continue;
+            }
+            found.push(slow.step(token, Standing::Original, |layer, head| &held[layer][head]));
+            held.iter_mut()
+                .flatten()
+                .for_each(|head| head.push(position));
+        }
+        for (row, reference) in found.iter().zip(&tensors.rows("random_logits")) {
+            assert_same(row, reference, 1e-4, stem);
+        }
+    }
+}
