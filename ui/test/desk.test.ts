@@ -97,6 +97,22 @@ describe('the desk', () => {
     expect(d.notices).toEqual([])
   })
 
+  it('takes what was said of a document away with it', () => {
+    const d = desk()
+    const say = () => {
+      d.notify('conversation', 'The document is too long.')
+      d.notify('model', 'The model is missing.')
+    }
+    say()
+    d.apply({ event: 'document', document: documentFacts({ tokens: 5 }), turns: [] })
+    expect(d.notices).toHaveLength(2)
+    d.apply({ event: 'document', document: documentFacts({ id: 2 }), turns: [] })
+    expect(d.notices.map((n) => n.where)).toEqual(['model'])
+    say()
+    d.apply({ event: 'document', document: null, turns: [] })
+    expect(d.notices.map((n) => n.where)).toEqual(['model'])
+  })
+
   it('speaks in steps, not for every figure', () => {
     const d = desk({ event: 'turn', turn: turn({ id: 1, state: 'reading' }) })
     const said = new Set<string>()
@@ -123,7 +139,11 @@ describe('the memory bar', () => {
     memory: memory({ weights: 400, kept: 25, keptFull: 100, scratch: 75 }),
     note: null,
   }
-  const sum = (m: Memory) => segments({ phase: 'live', memory: m, full: 0 }).reduce((a, s) => a + s.share, 0)
+  const sum = (m: Memory) =>
+    segments({ phase: 'live', memory: m, full: 0, saved: Math.max(0, m.keptFull - m.kept) }).reduce(
+      (a, s) => a + s.share,
+      0,
+    )
 
   it('is as wide as the full cache would be', () => {
     const parts = segments(figures(null, null, null, estimate, null, settings)!)
@@ -147,9 +167,15 @@ describe('the memory bar', () => {
   it('goes from estimate to live to the turn, and back when another budget is chosen', () => {
     const running = turn({ id: 1, state: 'reading' })
     const live = { turn: 1, progress: progress(10), memory: memory({ kept: 3, scratch: 10 }) }
-    expect(figures(running, running, live, estimate, null, settings)?.phase).toBe('live')
-    // The width does not follow the scratch down.
-    expect(figures(running, running, live, estimate, null, settings)?.full).toBe(575)
+    expect(figures(running, running, live, estimate, null, settings)?.phase).toBe('estimate')
+    const layers = (layersDone: number) => ({ turn: 1, layersDone, layers: 4 })
+    const half = figures(running, running, live, estimate, null, settings, layers(2))
+    // The width does not follow the scratch down; what is not read yet is not saved.
+    expect([half?.phase, half?.full, half?.saved]).toEqual(['live', 575, 47])
+    expect(figures(running, running, live, estimate, null, settings, layers(0))?.phase).toBe('estimate')
+    expect(figures(running, running, live, null, null, settings)).toMatchObject({ phase: 'live', saved: 0 })
+    const answering = { ...live, progress: progress(1, 'answering') }
+    expect(figures(running, running, answering, estimate, null, settings)?.saved).toBe(97)
     const done: Turn = { ...running, state: 'done', facts: { ...facts, keptBytes: 25, fullBytes: 101 } }
     const after = figures(null, done, live, estimate, null, settings)
     expect([after?.phase, after?.memory.kept, after?.memory.keptFull]).toEqual(['turn', 25, 101])

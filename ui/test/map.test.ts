@@ -66,6 +66,26 @@ describe('the map', () => {
     expect([map.painted, map.strip]).toEqual([null, null])
   })
 
+  it('is no map before the first layer, nor of a layer that is not read yet', async () => {
+    const { map, program } = view()
+    map.resize(10)
+    program.layers = 0
+    map.show(1)
+    await later()
+    expect([map.painted, map.strip]).toEqual([null, null])
+    program.layers = 1
+    map.refresh()
+    await later()
+    expect(map.painted?.slots).toBe(2)
+    map.choose(1)
+    await later()
+    expect([map.painted, map.strip]).toEqual([null, null])
+    program.layers = 2
+    map.refresh()
+    await later()
+    expect(map.painted).toMatchObject({ layer: 1, slots: 2 })
+  })
+
   it('asks at most about ten times a second while layers come, and the ends once', async () => {
     const { map, program } = view()
     map.show(1)
@@ -123,6 +143,12 @@ describe('the text', () => {
     expect(store.current?.text).toBe('\ufeffa\0é😀')
     await store.show(null)
     expect(store.current).toBeNull()
+  })
+
+  it('ends a line at a lone carriage return, without moving an offset', async () => {
+    const store = new TextStore(async () => utf8('a\rb\r\nc'))
+    await store.show(documentFacts())
+    expect(store.current?.text).toBe('a\nb\r\nc')
   })
 
   it('drops a late answer for an earlier document', async () => {

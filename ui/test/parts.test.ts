@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
+import type { AppEvent } from '../src/lib/contract'
 import { Desk } from '../src/lib/desk.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
@@ -108,6 +109,49 @@ describe('the composer', () => {
     expect(area.value).toBe('Who pays?')
     expect(find('notice')?.textContent).toContain('The engine is restarting; ask again in a moment.')
     expect(find('notice')?.getAttribute('role')).toBe('alert')
+  })
+
+  it('says a sentence once, and a refused question comes back', async () => {
+    const kept = given()
+    const sentence = 'The document is too long for mini.'
+    kept.desk.document = { ...kept.desk.document!, tooLong: sentence }
+    show(Composer, kept)
+    expect(find('hint')?.textContent).toBe(sentence)
+    answers['ask'] = () => {
+      throw sentence
+    }
+    const area = type('Who pays?')
+    find('send')!.click()
+    await settle()
+    expect([find('notice')?.querySelector('p')?.textContent, find('hint')]).toEqual([sentence, null])
+    // Refused by the engine itself: before and after the command has answered.
+    answers['ask'] = () => {
+      kept.desk.apply({ event: 'turn', turn: turn({ id: 3, state: 'asked' }) })
+      kept.desk.apply({ event: 'turn', turn: turn({ id: 3, state: 'failed', error: 'Too long.' }) })
+      return 3
+    }
+    find('send')!.click()
+    await settle()
+    expect(area.value).toBe('Who pays?')
+    type('')
+    kept.desk.apply({ event: 'turn', turn: turn({ id: 4, state: 'asked', question: 'And who?' }) })
+    kept.desk.apply({ event: 'turn', turn: turn({ id: 4, state: 'failed', question: 'And who?', error: 'Too long.' }) })
+    flushSync()
+    expect(area.value).toBe('And who?')
+  })
+
+  it('lets the engine that failed speak alone', () => {
+    const kept = given()
+    show(Composer, kept)
+    kept.desk.notify('conversation', 'It has been restarted.')
+    kept.desk.apply({ event: 'worker', worker: { state: 'failed', message: 'It was not started again.' } })
+    kept.desk.notify('conversation', 'The engine is not running.')
+    flushSync()
+    expect(find('notice')).toBeNull()
+    expect(find('restart-button')?.textContent).toBe('Restart the engine')
+    kept.desk.apply({ event: 'worker', worker: { state: 'ready', message: null } })
+    flushSync()
+    expect([find('notice'), find('worker-message')]).toEqual([null, null])
   })
 
   it('saves the draft once, a moment after the last key', async () => {
@@ -223,6 +267,43 @@ describe('a turn', () => {
     expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', budget: null })
   })
 
+  it('folds a long question', () => {
+    const kept = given()
+    const question = 'x'.repeat(599) + '😀' + 'y'.repeat(100_000)
+    kept.desk.apply({ event: 'turn', turn: turn({ question }) })
+    show(Conversation, kept)
+    expect(find('question')?.textContent).toBe('x'.repeat(599) + ' …')
+    find('fold')!.click()
+    flushSync()
+    expect(find('question')?.textContent).toBe(question)
+    kept.desk.apply({ event: 'turn', turn: turn({ question: 'a\n'.repeat(40) }) })
+    find('fold')!.click()
+    flushSync()
+    expect(find('question')?.textContent?.split('\n')).toHaveLength(12)
+  })
+
+  it('says when the engine has not answered for long', () => {
+    vi.useFakeTimers()
+    try {
+      const kept = given()
+      kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+      show(Conversation, kept)
+      const words = () => {
+        flushSync()
+        return find('progress')?.textContent?.trim()
+      }
+      vi.advanceTimersByTime(7500)
+      expect(words()).toBe('Starting to read')
+      vi.advanceTimersByTime(4500)
+      expect(words()).toBe('The engine has not answered for 12 s.')
+      kept.desk.apply({ event: 'map', turn: 1, layersDone: 1, layers: 4 })
+      vi.advanceTimersByTime(1000)
+      expect(words()).toBe('Starting to read')
+    } finally {
+      vi.useRealTimers()
+    }
+  })
+
   it('survives long names, right-to-left text and a long answer', () => {
     const kept = given()
     kept.desk.apply({ event: 'turn', turn: turn({ question: 'מי משלם?'.repeat(40), answer: 'word '.repeat(1000) }) })
@@ -249,14 +330,23 @@ describe('the memory bar', () => {
     const widths = [...document.querySelectorAll<HTMLElement>('[data-segment]')].map((s) => parseFloat(s.style.width))
     expect(widths.reduce((a, b) => a + b)).toBeCloseTo(100)
     kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.desk.apply({
+    const step = (kept: number): AppEvent => ({
       event: 'progress',
       turn: 1,
       progress: { phase: 'reading', tokensDone: 1, tokensTotal: 2, tokensPerSecond: 1, secondsLeft: 1 },
-      memory: memory({ kept: 1024, keptFull: 8192 }),
+      memory: memory({ kept, keptFull: 8192 }),
     })
+    // No layer yet: nothing is kept and nothing saved, and the bar does not jump.
+    kept.desk.apply(step(0))
+    flushSync()
+    expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
+    expect(find('memory-saved')?.textContent).toContain('Saved 6.0 KiB')
+    kept.desk.apply({ event: 'map', turn: 1, layersDone: 2, layers: 4 })
+    kept.desk.apply(step(1024))
     flushSync()
     expect(find('memory-bar')?.dataset['phase']).toBe('live')
+    // Of the half that has been read.
+    expect(find('memory-saved')?.textContent).toContain('Saved 3.0 KiB')
     expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB')
     expect(find('memory-free')?.textContent).toMatch(/Free 9\.8 KiB.of 19\.5 KiB/)
   })
@@ -275,11 +365,14 @@ describe('the estimate', () => {
       kept.actions.estimateSoon('snapkv', null)
       await vi.advanceTimersByTimeAsync(3000)
       expect([kept.desk.estimate?.rows, kept.desk.estimateError]).toEqual([25, null])
+      // Long after the restart it is believed at once.
+      await vi.advanceTimersByTimeAsync(10_000)
+      const before = named('estimate').length
       refusals = 100
       kept.actions.estimateSoon('snapkv', 'ten')
       await vi.advanceTimersByTimeAsync(5000)
       expect([kept.desk.estimate, kept.desk.estimateError]).toEqual([null, 'No document is open.'])
-      expect(named('estimate').length).toBeLessThan(10)
+      expect(named('estimate').length).toBe(before + 1)
     } finally {
       vi.useRealTimers()
     }
@@ -298,6 +391,23 @@ describe('the estimate', () => {
 })
 
 describe('the header', () => {
+  it('says by the field why a budget cannot be had, until another is chosen', () => {
+    const kept = given()
+    kept.desk.settings = { ...kept.desk.settings, budget: '1KiB' }
+    kept.desk.estimateError = 'A budget of 1 KiB is less than one row.'
+    show(Header, kept)
+    expect(find('budget-error')?.textContent).toBe('A budget of 1 KiB is less than one row.')
+    expect(find('budget-field')?.getAttribute('aria-invalid')).toBe('true')
+    expect(find<HTMLInputElement>('budget')?.value).toBe('1')
+    kept.desk.document = { ...kept.desk.document!, tooLong: 'Too long.' }
+    flushSync()
+    expect(find('budget-error')).toBeNull()
+    kept.desk.document = { ...kept.desk.document!, tooLong: null }
+    kept.desk.estimateError = null
+    flushSync()
+    expect([find('budget-error'), find('budget-field')?.getAttribute('aria-invalid')]).toEqual([null, 'false'])
+  })
+
   it('saves a method that is chosen, and takes it back with a sentence if it is refused', async () => {
     const kept = given()
     show(Header, kept)

@@ -138,6 +138,13 @@ export class MapView {
       this.#ends = { turn, ends }
       this.#tokens.clear()
       const kvHeads = first?.kvHeads ?? 0
+      // Not read yet is not the same as not kept: without a layer there is nothing to paint.
+      const read = first && kvHeads > 0 ? Math.floor(first.slots / kvHeads) : 0
+      if (first && (layer === null ? read === 0 : layer >= read)) {
+        this.painted = null
+        this.strip = null
+        return
+      }
       const slots = layer === null ? (first?.slots ?? 0) : kvHeads
       const layers = first?.perLayer.length ?? 0
       this.painted = { turn, layer, layers, kvHeads, ends, counts, slots, mean: meanShare({ ends, counts, slots }) }

@@ -13,6 +13,8 @@ export interface Figures {
   memory: Memory
   /** Bytes of the bar's whole width. */
   full: number
+  /** Bytes that the full cache would take more. While a document is read, of the layers that have been read. */
+  saved: number
 }
 
 export interface Segment {
@@ -27,7 +29,16 @@ function fullOf(memory: Memory): number {
   return memory.weights + Math.max(memory.kept, memory.keptFull) + memory.tables + memory.scratch
 }
 
-/** The figures for what is going on; null when nothing is known yet. */
+/** How many of its layers a question's map has. */
+export interface Layers {
+  turn: number
+  layersDone: number
+  layers: number
+}
+
+const spared = (memory: Memory, share = 1) => Math.max(0, memory.keptFull * share - memory.kept)
+
+/** The figures for what is going on; null when nothing is known yet. Until the first layer is read the estimate stays. */
 export function figures(
   running: Turn | null,
   shown: Turn | null,
@@ -35,11 +46,14 @@ export function figures(
   estimate: Estimate | null,
   model: ModelFacts | null,
   settings: Pick<Settings, 'method' | 'budget'>,
+  mapped: Layers | null = null,
 ): Figures | null {
-  if (running && live?.turn === running.id) {
+  const layers = mapped !== null && mapped.turn === running?.id && mapped.layers > 0 ? mapped : null
+  const read = live?.progress.phase === 'answering' ? 1 : layers ? layers.layersDone / layers.layers : 0
+  if (running && live?.turn === running.id && (read > 0 || !estimate)) {
     // Scratch comes and goes while a question runs; the width does not follow it down.
     const full = Math.max(fullOf(live.memory), estimate ? fullOf(estimate.memory) : 0)
-    return { phase: 'live', memory: live.memory, full }
+    return { phase: 'live', memory: live.memory, full, saved: spared(live.memory, read) }
   }
   const asShown = shown?.facts && shown.method === settings.method && shown.budget === settings.budget
   if (!running && asShown && shown.facts) {
@@ -54,14 +68,17 @@ export function figures(
       available: last?.available ?? estimate?.memory.available ?? null,
       total: last?.total ?? estimate?.memory.total ?? null,
     }
-    return { phase: 'turn', memory, full: fullOf(memory) }
+    return { phase: 'turn', memory, full: fullOf(memory), saved: spared(memory) }
   }
-  if (estimate) return { phase: 'estimate', memory: estimate.memory, full: fullOf(estimate.memory) }
+  if (estimate) {
+    const { memory } = estimate
+    return { phase: 'estimate', memory, full: fullOf(memory), saved: spared(memory) }
+  }
   return null
 }
 
 /** The segments in the order they are drawn; together never wider than the bar. */
-export function segments({ memory, full }: Figures): Segment[] {
+export function segments({ memory, full, saved }: Figures): Segment[] {
   const used = memory.weights + memory.kept + memory.tables + memory.scratch
   const whole = Math.max(full, used)
   const segment = (name: Segment['name'], bytes: number): Segment => ({
@@ -74,7 +91,7 @@ export function segments({ memory, full }: Figures): Segment[] {
     segment('kept', memory.kept),
     segment('tables', memory.tables),
     segment('scratch', memory.scratch),
-    segment('saved', Math.max(0, memory.keptFull - memory.kept)),
+    segment('saved', saved),
   ]
 }
 

@@ -36,7 +36,8 @@ export class TextStore {
       const answer = await this.#fetch(document.id)
       if (this.#wanted !== document.id) return
       // A byte order mark inside the text is a character like others: offsets count it.
-      const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer)
+      // A lone carriage return ends a line like any other line break, which is as long: offsets stay.
+      const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
       this.current = { id: document.id, text, blocks: blocksOf(text, document.pages) }
     } catch (refusal) {
       if (this.#wanted !== document.id) return
