@@ -2,8 +2,10 @@
 
 use anyhow::{Context, ensure};
 use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_engine::observe::{LastQueries, QueryMoments};
 use kept_engine::policies::{
-    self, Budget, ModelShape, Observation, Parameters, PromptShape, Retention, Softmax,
+    self, BelowAverage, Budget, ModelShape, Observation, Parameters, PromptShape, Ramp, Retention,
+    Softmax,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
@@ -185,6 +187,40 @@ fn select(
         true => seen_by(n, Normalise::All, Some(&vec![1.0; n]))?,
         false => Vec::new(),
     };
+    let queries: Vec<f32> = (0..n)
+        .flat_map(|row| (0..shape.q_heads).flat_map(move |head| q.row(head, row)))
+        .copied()
+        .collect();
+    let last = LastQueries {
+        shape: HeadShape {
+            q_heads: shape.q_heads,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+        },
+        scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        queries: &queries,
+        keys: &keys,
+        tokens: n,
+    };
+    let (mut ramp, mut seen, mut bits) = (Vec::new(), Vec::new(), Vec::new());
+    let mut moments = QueryMoments::default();
+    if let Some(asked) = needs.ramp.filter(|_| observed) {
+        let rows = asked.rows.min(n);
+        last.ramp(Ramp { rows, ..asked }, &mut ramp, &Stop::new())
+            .context("stopped")?;
+    }
+    let below = needs.below.filter(|_| observed).map(|rows| rows.min(n));
+    if let Some(rows) = below {
+        last.below(rows, &mut seen, &mut bits, &Stop::new())
+            .context("stopped")?;
+    }
+    // The tensors are used as given: there is no RoPE here that could turn the expected queries.
+    let mut future = None;
+    if let Some(asked) = needs.future.filter(|_| observed) {
+        moments.start(last.shape, asked);
+        moments.add(last.last(n - asked.skip.min(n)));
+        future = moments.finish(None);
+    }
     let retention = policy.select(
         &Observation {
             layer,
@@ -193,6 +229,9 @@ fn select(
             group: shape.group(),
             window: window.map(|_| scores.as_slice()),
             column_sums: sums.then_some(column_sums.as_slice()),
+            ramp: (!ramp.is_empty()).then_some(ramp.as_slice()),
+            below: below.map(|rows| BelowAverage { rows, bits: &bits }),
+            future,
             keys: needs.rows.then_some(k.data.as_slice()),
             values: needs.rows.then_some(v.data.as_slice()),
         },

@@ -16,6 +16,7 @@ mod forced;
 mod grid;
 mod ledger;
 mod model_path;
+pub mod observe;
 mod paint;
 mod prefill;
 mod prompt;

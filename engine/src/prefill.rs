@@ -17,9 +17,12 @@ use kept_kernels::{
     window_scores,
 };
 use kept_models::{Model, RopeTable};
-use kept_policies::{ModelShape, Observation, Policy, Pos, Positions, Retention, Softmax};
+use kept_policies::{
+    BelowAverage, ModelShape, Observation, Policy, Pos, Positions, Retention, Softmax,
+};
 
 use crate::compact::{CompactCache, CompactLayer};
+use crate::observe::{AverageTurn, LastQueries, Measured};
 use crate::sizes::Sizes;
 use crate::watch::{ProgressMeter, Told};
 use crate::{EngineError, MemoryLedger, MemoryNow, Phase, RetentionMap, Watch};
@@ -85,6 +88,10 @@ struct Scratch {
     column_sums: Vec<f32>,
     /// `[q_heads, first + chunk]`: what one chunk of rows sees.
     chunk_sums: Vec<f32>,
+    /// What only some methods ask for.
+    measured: Measured,
+    /// Floats (4 bytes) of `measured` at its largest.
+    measured_floats: usize,
 }
 
 impl Scratch {
@@ -101,6 +108,8 @@ impl Scratch {
             window_scores: Vec::with_capacity(sizes.window_scores()),
             column_sums: Vec::with_capacity(sizes.column_sums() / 2),
             chunk_sums: Vec::with_capacity(sizes.column_sums() / 2),
+            measured: Measured::default(),
+            measured_floats: sizes.measured(),
         }
     }
 
@@ -113,7 +122,8 @@ impl Scratch {
             + self.window_queries.capacity()
             + self.window_scores.capacity()
             + self.column_sums.capacity()
-            + self.chunk_sums.capacity();
+            + self.chunk_sums.capacity()
+            + self.measured_floats;
         (floats * size_of::<f32>()) as u64
     }
 }
@@ -179,11 +189,16 @@ impl<'a> Prefill<'a> {
         let mut selecting = Duration::ZERO;
         let mut largest_pass = 0;
         let ones = vec![1.0f32; chunk];
+        let mut turn = None;
 
         for (layer, &layer_rows) in sizes.rows.iter().enumerate() {
             let last_layer = layer + 1 == shape.layers;
             let window = sizes.windows[layer];
-            let window_from = n - window.map_or(0, |w| w.rows);
+            let needs = sizes.needs[layer];
+            let window_from = n - sizes.query_rows(layer);
+            if let Some(future) = needs.future {
+                scratch.measured.moments.start(heads, future);
+            }
             scratch.window_queries.clear();
             let column_sums = sizes.column_sums[layer];
             if column_sums {
@@ -200,6 +215,12 @@ impl<'a> Prefill<'a> {
                 let v = &mut scratch.v[..count * kv_width];
                 let stream = &mut residual[first * width..(first + count) * width];
                 pass.project(stream, q, k, v, stop)?;
+                if let Some(future) = needs.future {
+                    let started = Instant::now();
+                    let skip = future.skip.saturating_sub(first).min(count);
+                    scratch.measured.moments.add(&q[skip * q_width..]);
+                    selecting += started.elapsed();
+                }
                 self.rope.rotate_rows(q, shape.q_heads, first);
                 self.rope.rotate_rows(k, shape.kv_heads, first);
                 scratch.keys.copy_in(first, k);
@@ -259,12 +280,31 @@ impl<'a> Prefill<'a> {
             let started = Instant::now();
             let _span =
                 tracing::debug_span!("selecting", layer, method = self.policy.name()).entered();
+            let last = LastQueries {
+                shape: heads,
+                scale: attention_scale(self.model),
+                queries: &scratch.window_queries,
+                keys: &scratch.keys,
+                tokens: n,
+            };
+            let measured = &mut scratch.measured;
+            if let Some(ramp) = needs.ramp {
+                last.ramp(ramp, &mut measured.ramp, stop)?;
+            }
+            if let Some(rows) = needs.below {
+                last.below(rows, &mut measured.seen, &mut measured.bits, stop)?;
+            }
+            if let Some(future) = needs.future
+                && turn.is_none()
+            {
+                turn = Some(AverageTurn::new(self.rope, n, future.positions));
+            }
             if let Some(window) = window {
                 scratch.window_scores.resize(shape.q_heads * n, 0.0);
                 let task = WindowScores {
                     shape: heads,
                     scale: attention_scale(self.model),
-                    queries: &scratch.window_queries,
+                    queries: last.last(window.rows),
                     keys: &scratch.keys,
                     tokens: n,
                     normalise: match window.softmax {
@@ -276,6 +316,11 @@ impl<'a> Prefill<'a> {
                 window_scores(&task, &mut scratch.window_scores, stop)?;
             }
             let needs_rows = self.policy.needs(layer).rows;
+            let measured = &mut scratch.measured;
+            let future = match needs.future {
+                Some(_) => measured.moments.finish(turn.as_ref()),
+                None => None,
+            };
             let retention = self.policy.select(
                 &Observation {
                     layer,
@@ -284,6 +329,12 @@ impl<'a> Prefill<'a> {
                     group: shape.group(),
                     window: window.map(|_| scratch.window_scores.as_slice()),
                     column_sums: column_sums.then_some(scratch.column_sums.as_slice()),
+                    ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
+                    below: needs.below.map(|rows| BelowAverage {
+                        rows,
+                        bits: &measured.bits,
+                    }),
+                    future,
                     keys: needs_rows.then(|| scratch.keys.as_slice()),
                     values: needs_rows.then(|| scratch.values.as_slice()),
                 },
@@ -387,11 +438,15 @@ pub(crate) fn shape_of(model: &Model) -> ModelShape {
 
 /// The model's heads as the kernels know them.
 pub(crate) fn head_shape(model: &Model) -> HeadShape {
-    let config = model.config();
+    heads_of(&shape_of(model))
+}
+
+/// A policy's numbers as the kernels know them.
+pub(crate) fn heads_of(shape: &ModelShape) -> HeadShape {
     HeadShape {
-        q_heads: config.q_heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
+        q_heads: shape.q_heads,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
     }
 }
 

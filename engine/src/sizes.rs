@@ -2,9 +2,12 @@
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
 use kept_models::{LayerPass, Model};
-use kept_policies::{ModelShape, Policy, PolicyError, Positions, PromptShape, Retention, Window};
+use kept_policies::{
+    ModelShape, Needs, Policy, PolicyError, Positions, PromptShape, Ramp, Retention, Window,
+};
 
 use crate::MemoryLedger;
+use crate::observe::QueryMoments;
 
 /// The sizes of one reading.
 pub(crate) struct Sizes {
@@ -18,6 +21,8 @@ pub(crate) struct Sizes {
     pub(crate) windows: Vec<Option<Window>>,
     /// `[layers]`: whether the method observes every row.
     pub(crate) column_sums: Vec<bool>,
+    /// `[layers]`: what is measured beside windows and column sums; nothing where nothing is cut.
+    pub(crate) needs: Vec<Needs>,
     /// `[layers]`: slots per kv head on average, room for the answer included.
     pub(crate) capacities: Vec<usize>,
     /// Slots that the largest head of any layer may need.
@@ -50,6 +55,21 @@ impl Sizes {
             })
         };
         let windows = (0..shape.layers).map(|l| window(l, rows[l])).collect();
+        let beside = |layer: usize| -> Needs {
+            let needs = policy.needs(layer);
+            match needs.uncut || tokens > rows[layer] {
+                true => Needs {
+                    ramp: needs.ramp.map(|ramp| Ramp {
+                        rows: ramp.rows.min(tokens),
+                        ..ramp
+                    }),
+                    below: needs.below.map(|rows| rows.min(tokens)),
+                    ..needs
+                },
+                false => Needs::default(),
+            }
+        };
+        let needs = (0..shape.layers).map(beside).collect();
         let sums = |layer: usize| {
             let needs = policy.needs(layer);
             needs.column_sums && (needs.uncut || tokens > rows[layer])
@@ -73,6 +93,7 @@ impl Sizes {
             chunk: chunk.clamp(1, tokens.max(1)),
             windows,
             column_sums,
+            needs,
             capacities,
             max_capacity: max_capacity.unwrap_or(0),
             rows,
@@ -97,10 +118,36 @@ impl Sizes {
         self.chunk * self.shape.kv_heads * self.shape.head_dim
     }
 
+    /// How many of the last queries `layer`'s measuring needs.
+    pub(crate) fn query_rows(&self, layer: usize) -> usize {
+        let window = self.windows[layer].map_or(0, |window| window.rows);
+        let beside = Needs {
+            window: None,
+            ..self.needs[layer]
+        };
+        window.max(beside.query_rows())
+    }
+
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest window.
     pub(crate) fn window_queries(&self) -> usize {
-        let rows = self.windows.iter().flatten().map(|w| w.rows).max();
-        rows.unwrap_or(0) * self.q_width()
+        let rows = (0..self.rows.len()).map(|layer| self.query_rows(layer));
+        rows.max().unwrap_or(0) * self.q_width()
+    }
+
+    /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
+    pub(crate) fn measured(&self) -> usize {
+        let (n, shape) = (self.tokens, &self.shape);
+        let ramp = usize::from(self.needs.iter().any(|needs| needs.ramp.is_some()));
+        let below = self.needs.iter().filter_map(|needs| needs.below).max();
+        let below = below.map_or(0, |rows| {
+            let words = rows.div_ceil(u64::BITS as usize);
+            n * (shape.q_heads + shape.kv_heads * words * 2)
+        });
+        let future = self.needs.iter().filter_map(|needs| needs.future);
+        let future = future
+            .map(|f| QueryMoments::floats(crate::prefill::heads_of(shape), f.covariance))
+            .max();
+        ramp * n * shape.q_heads + below + future.unwrap_or(0)
     }
 
     /// Floats of `[q_heads, n]`: what a window sees.
@@ -152,7 +199,8 @@ impl Sizes {
             + 2 * self.kv()
             + self.window_queries()
             + self.window_scores()
-            + self.column_sums();
+            + self.column_sums()
+            + self.measured();
         MemoryLedger {
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),

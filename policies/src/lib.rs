@@ -13,6 +13,7 @@ mod error;
 mod full;
 mod h2o;
 mod hbw_kv;
+mod measures;
 mod parameters;
 mod policy;
 mod pyramidkv;
@@ -31,6 +32,7 @@ pub use error::PolicyError;
 pub use full::Full;
 pub use h2o::H2o;
 pub use hbw_kv::HbwKv;
+pub use measures::{BelowAverage, Future, FutureQueries, Ramp};
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,

@@ -11,6 +11,7 @@
 //! ```
 
 use crate::PolicyError;
+use crate::measures::{BelowAverage, Future, FutureQueries, Ramp};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -67,7 +68,7 @@ pub struct Window {
 }
 
 /// What the engine must measure in one layer before the layer is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Needs {
     /// Attention of the last rows, as [`Observation::window`].
     pub window: Option<Window>,
@@ -75,6 +76,12 @@ pub struct Needs {
     pub column_sums: bool,
     /// The prompt's keys and values, as [`Observation::keys`] and [`Observation::values`].
     pub rows: bool,
+    /// Attention of the last rows, the newest weighing most, as [`Observation::ramp`].
+    pub ramp: Option<Ramp>,
+    /// Which of that many last rows gave a key less than the average, as [`Observation::below`].
+    pub below: Option<usize>,
+    /// The queries expected after the prompt, as [`Observation::future`].
+    pub future: Option<Future>,
     /// Measure even where everything is kept: for methods that go on counting while answering.
     pub uncut: bool,
 }
@@ -89,8 +96,17 @@ pub enum Positions {
     Reassigned,
 }
 
+impl Needs {
+    /// How many of the last queries must be at hand when the layer is cut.
+    pub fn query_rows(&self) -> usize {
+        let window = self.window.map_or(0, |window| window.rows);
+        let ramp = self.ramp.map_or(0, |ramp| ramp.rows);
+        window.max(ramp).max(self.below.unwrap_or(0))
+    }
+}
+
 /// What was measured in one layer of the prompt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Observation<'a> {
     /// The layer, from 0.
     pub layer: usize,
@@ -104,6 +120,12 @@ pub struct Observation<'a> {
     pub window: Option<&'a [f32]>,
     /// `[q_heads, n]`, f32: softmax probability of each key, summed over all query rows of the prompt. Present iff asked for.
     pub column_sums: Option<&'a [f32]>,
+    /// `[q_heads, n]`, f32: softmax probability of each key, weighted mean over the ramp's rows. Present iff asked for.
+    pub ramp: Option<&'a [f32]>,
+    /// Which rows gave each key less than the average. Present iff asked for.
+    pub below: Option<BelowAverage<'a>>,
+    /// Queries that are expected after the prompt. Present iff asked for.
+    pub future: Option<FutureQueries<'a>>,
     /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions. Present iff rows were asked for.
     pub keys: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.

@@ -1,0 +1,56 @@
+//! Measurements that only some methods ask for, beside the plain window: rows that weigh differently, counts of low scores,
+//! and the queries that are expected after the prompt.
+//!
+//! Not here: how they are measured. The engine does that (`engine/src/observe.rs`).
+
+/// A request for the attention of the last query rows, the newest weighing most.
+///
+/// ```text
+/// rows = 3, newest = 1.2:    weights 1.0 1.1 1.2 of the last three rows, each divided by 3
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ramp {
+    /// How many of the last query rows are observed.
+    pub rows: usize,
+    /// Weight of the last row; the first one's is 1, and it rises evenly between.
+    pub newest: f32,
+}
+
+/// A request for the queries that are likely to come: what those of the prompt were, turned to the positions after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Future {
+    /// First tokens whose queries are left out: they are unlike the others.
+    pub skip: usize,
+    /// Positions after the prompt over which the rotation is averaged.
+    pub positions: usize,
+    /// Whether the covariance is wanted beside the mean.
+    pub covariance: bool,
+}
+
+/// The queries that are expected after the prompt: before RoPE their mean and covariance over the prompt's tokens, then turned by
+/// the rotation that is the average over the coming positions.
+#[derive(Debug, Clone, Copy)]
+pub struct FutureQueries<'a> {
+    /// `[q_heads, head_dim]`, f32.
+    pub mean: &'a [f32],
+    /// `[q_heads, head_dim, head_dim]`, f32, symmetric, divided by the number of tokens. Present iff asked for.
+    pub covariance: Option<&'a [f32]>,
+}
+
+/// Which of the last query rows gave a key less than the average of all keys they saw (`1 / t` where a row sees t keys). The
+/// probabilities of the query heads of a kv head are averaged first.
+#[derive(Debug, Clone, Copy)]
+pub struct BelowAverage<'a> {
+    /// Query rows observed.
+    pub rows: usize,
+    /// `[kv_heads, n, words]`: bit i of a key's words is set where the i-th of these rows, the oldest first, gave it less. A row
+    /// that cannot see a key sets nothing.
+    pub bits: &'a [u64],
+}
+
+impl BelowAverage<'_> {
+    /// Words per key.
+    pub fn words(&self) -> usize {
+        self.rows.div_ceil(u64::BITS as usize)
+    }
+}
