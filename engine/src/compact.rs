@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use kept_kernels::{RowStore, gather_rows};
-use kept_policies::{Pos, Positions, Retention, Row};
+use kept_policies::{Pos, Positions, Retention, Row, Spill, Spread};
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
@@ -174,6 +174,56 @@ impl CompactLayer {
         }
     }
 
+    /// Empties every slot whose flag in `keep` (laid out as `positions`) is not set; the others close up in their order.
+    pub(crate) fn sweep(&mut self, keep: &[bool]) {
+        let dim = self.keys.head_dim();
+        for head in 0..self.rows.len() {
+            let first = self.keys.first_row(head);
+            let hole = self.hole[head].take().map(|row| row.0 as usize);
+            let mut next = 0;
+            for slot in 0..self.rows[head] {
+                if !keep[first + slot] || hole == Some(slot) {
+                    continue;
+                }
+                let (from, to) = (slot * dim..(slot + 1) * dim, next * dim);
+                self.keys.head_mut(head).copy_within(from.clone(), to);
+                self.values.head_mut(head).copy_within(from, to);
+                self.positions[first + next] = self.positions[first + slot];
+                next += 1;
+            }
+            self.rows[head] = next;
+            if !self.ranks.is_empty() {
+                let positions = &self.positions[first..first + next];
+                for (rank, own) in self.ranks[first..].iter_mut().zip(positions) {
+                    *rank = positions.iter().filter(|p| *p < own).count() as u32;
+                }
+            }
+        }
+    }
+
+    /// Adds what evicted prompt tokens leave behind: `values` are the whole prompt's.
+    pub(crate) fn spread(&mut self, values: &RowStore, spreads: &[Spread]) {
+        for spread in spreads {
+            let value = values.row(spread.head, spread.from.0 as usize);
+            for slot in spread.first..spread.first + spread.count {
+                let target = self.values.row_mut(spread.head, slot).iter_mut();
+                target.zip(value).for_each(|(t, v)| *t += spread.weight * v);
+            }
+        }
+    }
+
+    /// Adds what slots that are given up leave behind; before they are emptied.
+    pub(crate) fn spill(&mut self, spills: &[Spill]) {
+        let dim = self.values.head_dim();
+        for spill in spills {
+            let (from, to) = (spill.from.0 as usize * dim, spill.to.0 as usize * dim);
+            let values = self.values.head_mut(spill.head);
+            for i in 0..dim {
+                values[to + i] += spill.weight * values[from + i];
+            }
+        }
+    }
+
     /// Bytes of the live rows' keys and values.
     pub(crate) fn live_bytes(&self) -> u64 {
         let rows: usize = (0..self.rows.len()).map(|head| self.live_rows(head)).sum();
@@ -273,6 +323,47 @@ mod tests {
         assert_eq!(layer.positions[..4], [Pos(0), Pos(5), Pos(3), Pos(4)]);
         assert_eq!(layer.ranks[..4], [0, 3, 1, 2]);
         assert_eq!(layer.keys.row(0, 1), [5.0, 5.0]);
+    }
+
+    #[test]
+    fn swept_slots_close_up_in_their_order() {
+        let mut layer = layer(Positions::Reassigned);
+        layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
+        layer.sweep(&[false, true, false, true, true, true]);
+        assert_eq!(layer.rows, [2]);
+        assert_eq!(layer.positions[..2], [Pos(2), Pos(4)]);
+        assert_eq!(layer.ranks[..2], [0, 1]);
+        assert_eq!(layer.keys.row(0, 1), [4.0, 4.0]);
+        layer.append(&[5.0; 2], &[5.0; 2], Pos(5));
+        assert_eq!(layer.kept(0), [Pos(2), Pos(4), Pos(5)]);
+        assert_eq!(layer.values.row(0, 2), [5.0, 5.0]);
+    }
+
+    #[test]
+    fn evicted_values_are_left_to_kept_ones() {
+        let mut values = RowStore::uniform(1, 4, 2);
+        values.row_mut(0, 1).copy_from_slice(&[8.0, 4.0]);
+        let mut layer = layer(Positions::Original);
+        let spread = Spread {
+            head: 0,
+            from: Pos(1),
+            first: 1,
+            count: 2,
+            weight: 0.25,
+        };
+        layer.spread(&values, &[spread]);
+        assert_eq!(layer.values.row(0, 0), [0.0, 0.0]);
+        assert_eq!(layer.values.row(0, 1), [4.0, 3.0]);
+        assert_eq!(layer.values.row(0, 2), [5.0, 4.0]);
+        let spill = Spill {
+            head: 0,
+            from: Row(1),
+            to: Row(2),
+            weight: 0.5,
+        };
+        layer.spill(&[spill]);
+        assert_eq!(layer.values.row(0, 2), [7.0, 5.5]);
+        assert_eq!(layer.keys.row(0, 2), [3.0, 3.0], "keys stay");
     }
 
     #[test]

@@ -57,6 +57,8 @@ struct Buffers {
     logits: Vec<f32>,
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
+    /// `[slots of the largest layer]`
+    keep: Vec<bool>,
     /// Inside the layer: norm, feed-forward.
     row: RowScratch,
     /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
@@ -77,6 +79,7 @@ impl Buffers {
             attention: vec![0.0; q_width],
             logits: vec![0.0; config.vocab],
             evict: vec![None; config.kv_heads],
+            keep: vec![true; config.kv_heads * max_rows],
             row: RowScratch::new(config),
             attend: DecodeScratch::new(head_shape(model), max_rows, threads),
         }
@@ -89,7 +92,8 @@ impl Buffers {
             + self.v.len()
             + self.attention.len()
             + self.logits.len();
-        (floats * size_of::<f32>() + self.attend.bytes()) as u64 + self.row.bytes()
+        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes()) as u64
+            + self.row.bytes()
     }
 }
 
@@ -213,7 +217,13 @@ impl<'a> Decoder<'a> {
                     stride: b.attend.stride(),
                 };
                 self.policy.step(&step, &mut b.evict);
+                b.keep.fill(true);
+                let swept = self.policy.sweep(&step, &mut b.keep);
+                cached.spill(self.policy.spills());
                 cached.evict(&b.evict);
+                if swept {
+                    cached.sweep(&b.keep);
+                }
             }
         }
         self.cache.next = Pos(position.0 + 1);

@@ -321,25 +321,24 @@ impl<'a> Prefill<'a> {
                 Some(_) => measured.moments.finish(turn.as_ref()),
                 None => None,
             };
-            let retention = self.policy.select(
-                &Observation {
-                    layer,
-                    tokens: n,
-                    kv_heads: shape.kv_heads,
-                    group: shape.group(),
-                    window: window.map(|_| scratch.window_scores.as_slice()),
-                    column_sums: column_sums.then_some(scratch.column_sums.as_slice()),
-                    ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
-                    below: needs.below.map(|rows| BelowAverage {
-                        rows,
-                        bits: &measured.bits,
-                    }),
-                    future,
-                    keys: needs_rows.then(|| scratch.keys.as_slice()),
-                    values: needs_rows.then(|| scratch.values.as_slice()),
-                },
-                layer_rows,
-            );
+            let observation = Observation {
+                layer,
+                tokens: n,
+                kv_heads: shape.kv_heads,
+                group: shape.group(),
+                window: window.map(|_| scratch.window_scores.as_slice()),
+                column_sums: column_sums.then_some(scratch.column_sums.as_slice()),
+                ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
+                below: needs.below.map(|rows| BelowAverage {
+                    rows,
+                    bits: &measured.bits,
+                }),
+                future,
+                keys: needs_rows.then(|| scratch.keys.as_slice()),
+                values: needs_rows.then(|| scratch.values.as_slice()),
+            };
+            let retention = self.policy.select(&observation, layer_rows);
+            let spreads = self.policy.spreads(&observation, &retention);
             check(&retention, n, layer_rows);
             let mut compact = CompactLayer::gather(
                 &scratch.keys,
@@ -349,6 +348,7 @@ impl<'a> Prefill<'a> {
                 &sizes.head_capacities(layer, &retention),
                 positions,
             );
+            compact.spread(&scratch.values, &spreads);
             if positions == Positions::Reassigned {
                 unrotate(&mut compact, self.rope);
             }

@@ -14,6 +14,7 @@
 //! ```
 
 use crate::blocks::{blocks, means, ranked, sums};
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::window::{uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -65,6 +66,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             range: "a whole number from 0 (0 is the paper's)",
             meaning: "first tokens that are always kept (clean only)",
         },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
     ],
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;

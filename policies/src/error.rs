@@ -63,4 +63,16 @@ pub enum PolicyError {
         /// Prompt length, in tokens.
         tokens: usize,
     },
+    /// A cap on the answer's cache below what is kept of the prompt.
+    #[error(
+        "{method}: decode_cap={cap} is less than the {rows} rows per head that are kept of the prompt; set decode_cap to {rows} or more, or lower --budget"
+    )]
+    CapTooSmall {
+        /// The method.
+        method: &'static str,
+        /// The cap asked for.
+        cap: usize,
+        /// Rows per kv head that are kept of the prompt.
+        rows: usize,
+    },
 }

@@ -11,10 +11,10 @@
 //! ```
 
 use crate::slots::{SlotNumbers, lowest};
+use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, PromptShape, Retention, Row, StepObservation, group_reduce,
-    top_positions,
 };
 
 /// Shown in the table of methods.
@@ -113,35 +113,17 @@ impl Policy for H2o {
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
-        let sums = observation.column_sums.expect("H2O asked for column sums");
-        let heads: Vec<Vec<f32>> = sums
-            .chunks_exact(n * observation.group)
-            .map(|head| group_reduce(head, n, observation.group, GroupReduce::Mean))
-            .collect();
-        let kept: Vec<Vec<Pos>> = heads
-            .iter()
-            .map(|head| {
-                if n <= rows {
-                    return (0..n as u32).map(Pos).collect();
-                }
-                let old = n - self.chosen_recent;
-                let mut scores = head[..old].to_vec();
-                if self.normalise {
-                    let seen_by = |key: usize| (n - key) as f32;
-                    scores
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(key, s)| *s /= seen_by(key));
-                }
-                scores[..self.sinks.min(old)].fill(f32::INFINITY);
-                let heavy = top_positions(&scores, rows - self.chosen_recent);
-                heavy
-                    .into_iter()
-                    .chain(old as u32..n as u32)
-                    .map(Pos)
+        let heads = self.sums(observation);
+        let kept: Vec<Vec<Pos>> = match n <= rows {
+            true => vec![(0..n as u32).map(Pos).collect(); heads.len()],
+            false => {
+                let scores = self.token_scores(observation).into_iter();
+                let protected = self.protected();
+                scores
+                    .map(|head| keep_best(head, n, protected, rows))
                     .collect()
-            })
-            .collect();
+            }
+        };
         self.scores.set(observation.layer, &kept, |head, position| {
             heads[head][position]
         });
@@ -149,6 +131,10 @@ impl Policy for H2o {
             true => Retention::Everything,
             false => Retention::Keep(kept),
         }
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
     }
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
@@ -169,5 +155,41 @@ impl Policy for H2o {
                     .map(|slot| Row(slot as u32));
             }
         }
+    }
+}
+
+impl H2o {
+    /// `[kv_heads][n]`: what all queries gave each token, mean over the group.
+    fn sums(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let (n, group) = (observation.tokens, observation.group);
+        let sums = observation.column_sums.expect("H2O asked for column sums");
+        sums.chunks_exact(n * group)
+            .map(|head| group_reduce(head, n, group, GroupReduce::Mean))
+            .collect()
+    }
+}
+
+impl TokenScores for H2o {
+    fn protected(&self) -> Protected {
+        Protected {
+            sinks: self.sinks,
+            recent: self.chosen_recent,
+        }
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let n = observation.tokens;
+        let mut heads = self.sums(observation);
+        for head in &mut heads {
+            head.truncate(n - self.chosen_recent);
+            if self.normalise {
+                // Key j is seen by the queries j..n.
+                let seen_by = (1..=n).rev();
+                head.iter_mut()
+                    .zip(seen_by)
+                    .for_each(|(s, queries)| *s /= queries as f32);
+            }
+        }
+        heads
     }
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::blocks::{blocks, means, ranked};
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::window::{uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -63,6 +64,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             range: "a whole number from 0 (0 is the paper's)",
             meaning: "first tokens that are always kept",
         },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
     ],
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;

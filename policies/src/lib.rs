@@ -6,42 +6,58 @@
 //!
 //! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
 
+mod adakv;
 mod blocks;
 mod budget;
+mod cam;
 mod chunkkv;
+mod decode_cap;
 mod error;
+mod expected_attention;
 mod full;
 mod h2o;
 mod hbw_kv;
+mod keydiff;
 mod measures;
 mod parameters;
 mod policy;
+mod pyramidinfer;
 mod pyramidkv;
 mod registry;
+mod scissorhands;
 mod score;
 mod slots;
 mod snapkv;
 mod streaming_llm;
+mod token_scores;
 mod tova;
 mod treekv;
 mod window;
 
+pub use adakv::{AdaKv, Safeguard};
 pub use budget::Budget;
+pub use cam::{Cam, merge_probability};
 pub use chunkkv::ChunkKv;
+pub use decode_cap::DecodeCap;
 pub use error::PolicyError;
+pub use expected_attention::ExpectedAttention;
 pub use full::Full;
 pub use h2o::H2o;
 pub use hbw_kv::HbwKv;
+pub use keydiff::KeyDiff;
 pub use measures::{BelowAverage, Future, FutureQueries, Ramp};
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
-    Softmax, StepObservation, Window,
+    Softmax, Spill, Spread, StepObservation, Window,
 };
+pub use pyramidinfer::{PyramidInfer, geometric_rows};
 pub use pyramidkv::{PyramidKv, Schedule};
 pub use registry::{Build, MethodInfo, build, find, methods};
+pub use scissorhands::Scissorhands;
 pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
 pub use snapkv::SnapKv;
 pub use streaming_llm::StreamingLlm;
+pub use token_scores::{Protected, TokenScores};
 pub use tova::Tova;
 pub use treekv::{Rule, TreeKv};

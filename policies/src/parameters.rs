@@ -74,6 +74,29 @@ impl Parameters {
             .map(|(_, v)| v.as_str())
     }
 
+    /// Values whose names are known to be the method's.
+    pub(crate) fn unchecked(
+        method: &'static str,
+        known: &'static [Parameter],
+        values: Vec<(String, String)>,
+    ) -> Self {
+        Self {
+            method,
+            known,
+            values,
+        }
+    }
+
+    /// The value as given, if set.
+    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+        self.text(name)
+    }
+
+    /// The sentence for a value that only the method itself can judge.
+    pub(crate) fn not_allowed(&self, name: &'static str, value: &str) -> PolicyError {
+        self.refuse(name, value)
+    }
+
     fn refuse(&self, name: &'static str, value: &str) -> PolicyError {
         let range = self
             .known

@@ -12,6 +12,7 @@
 
 use crate::PolicyError;
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp};
+use crate::token_scores::TokenScores;
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -192,6 +193,35 @@ impl StepObservation<'_> {
     }
 }
 
+/// What an evicted prompt token leaves behind: `weight` times its value is added to each of `count` kept tokens, from the
+/// `first`-th kept one of its head on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The kv head.
+    pub head: usize,
+    /// The evicted token.
+    pub from: Pos,
+    /// Index among the head's kept positions.
+    pub first: usize,
+    /// How many kept tokens get a share.
+    pub count: usize,
+    /// What the evicted value is multiplied by for each of them.
+    pub weight: f32,
+}
+
+/// What a slot that is given up while answering leaves behind: `weight` times its value is added to another slot's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spill {
+    /// The kv head.
+    pub head: usize,
+    /// The slot that is given up.
+    pub from: Row,
+    /// The slot that gets the share.
+    pub to: Row,
+    /// What the value is multiplied by.
+    pub weight: f32,
+}
+
 /// `[kv_heads]`: the slot that each head gives up after a step, if any.
 pub type Evictions = [Option<Row>];
 
@@ -239,4 +269,26 @@ pub trait Policy: Send {
     /// After a generated token was appended and attended: which slot each kv head gives up, where it holds more
     /// than [`Policy::decode_rows`]. Must not allocate: it runs once per layer and token.
     fn step(&mut self, _step: &StepObservation<'_>, _evict: &mut Evictions) {}
+
+    /// After [`Policy::step`], for methods that let go of many rows at once: clears the flag of every slot that is given up and
+    /// says whether there are any. `keep` is laid out as [`StepObservation::positions`]. The slots that stay close up in their
+    /// order. Must not allocate.
+    fn sweep(&mut self, _step: &StepObservation<'_>, _keep: &mut [bool]) -> bool {
+        false
+    }
+
+    /// After [`Policy::select`]: what evicted tokens of this layer leave to kept ones.
+    fn spreads(&mut self, _observation: &Observation<'_>, _kept: &Retention) -> Vec<Spread> {
+        Vec::new()
+    }
+
+    /// After [`Policy::step`]: what the slots it gave up leave to others. Must not allocate.
+    fn spills(&self) -> &[Spill] {
+        &[]
+    }
+
+    /// The method as one that ranks tokens, if it is.
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        None
+    }
 }

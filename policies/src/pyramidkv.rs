@@ -10,6 +10,8 @@
 //!                                       code    16   11    6    1       the published code: sum 34
 //! ```
 
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::token_scores::{Protected, TokenScores};
 use crate::window::uniform_rows;
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -67,6 +69,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             range: "exact, paper or code",
             meaning: "exact sums to the budget; paper rounds its line; code is the published program's",
         },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
     ],
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;
@@ -217,5 +222,19 @@ impl Policy for PyramidKv {
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         self.vote.select(observation, rows)
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
+    }
+}
+
+impl TokenScores for PyramidKv {
+    fn protected(&self) -> Protected {
+        self.vote.protected()
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        self.vote.token_scores(observation)
     }
 }

@@ -1,8 +1,8 @@
 //! All methods by name: building one from its parameters, and the facts shown in tables.
 
 use crate::{
-    Parameter, Policy, PolicyError, chunkkv, full, h2o, hbw_kv, pyramidkv, snapkv, streaming_llm,
-    tova, treekv,
+    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, expected_attention, full, h2o,
+    hbw_kv, keydiff, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm, tova, treekv,
 };
 
 /// Builds a policy from name-value pairs.
@@ -29,16 +29,22 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 9] = [
+const METHODS: [MethodInfo; 15] = [
     full::INFO,
     streaming_llm::INFO,
     h2o::INFO,
     tova::INFO,
+    scissorhands::INFO,
     snapkv::INFO,
     pyramidkv::INFO,
+    pyramidinfer::INFO,
     chunkkv::INFO,
     hbw_kv::INFO,
     treekv::INFO,
+    keydiff::INFO,
+    expected_attention::INFO,
+    adakv::INFO,
+    cam::INFO,
 ];
 
 /// All methods, in the order of the table.
@@ -59,5 +65,6 @@ pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
 
 /// Builds the method called `name` with the parameters in `values`.
 pub fn build(name: &str, values: &[(String, String)]) -> Result<Box<dyn Policy>, PolicyError> {
-    (find(name)?.build)(values)
+    let info = find(name)?;
+    decode_cap::capped(info, (info.build)(values)?, values)
 }

@@ -10,11 +10,12 @@
 //!                                    s   .     x x       w  w  w      kept: sink, the best B-w-sinks, the window
 //! ```
 
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::window::{uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
-    PolicyError, Pooling, Pos, PromptShape, Retention, Softmax, Window, group_reduce, pool,
-    top_positions,
+    PolicyError, Pooling, PromptShape, Retention, Softmax, Window, group_reduce, pool,
 };
 
 /// Shown in the table of methods.
@@ -56,6 +57,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             range: "a whole number from 0 (0 is the paper's)",
             meaning: "first tokens that are always kept",
         },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
     ],
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;
@@ -142,24 +146,41 @@ impl Policy for SnapKv {
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
-        let (Some(window), true) = (observation.window, n > rows) else {
+        if n <= rows {
             return Retention::Everything;
-        };
+        }
+        let protected = self.protected();
+        let scores = self.token_scores(observation).into_iter();
+        Retention::Keep(
+            scores
+                .map(|head| keep_best(head, n, protected, rows))
+                .collect(),
+        )
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
+    }
+}
+
+impl TokenScores for SnapKv {
+    fn protected(&self) -> Protected {
+        Protected {
+            sinks: self.sinks,
+            recent: self.chosen_window,
+        }
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let (n, group) = (observation.tokens, observation.group);
         let prefix = n - self.chosen_window;
-        let kept = window
-            .chunks_exact(n * observation.group)
-            .map(|heads| {
-                let scores = group_reduce(heads, n, observation.group, self.group);
-                let mut scores = pool(&scores[..prefix], self.kernel, self.pooling);
-                scores[..self.sinks.min(prefix)].fill(f32::INFINITY);
-                let chosen = top_positions(&scores, rows - self.chosen_window);
-                chosen
-                    .into_iter()
-                    .chain(prefix as u32..n as u32)
-                    .map(Pos)
-                    .collect()
+        let window = observation.window.expect("SnapKV asked for a window");
+        let heads = window.chunks_exact(n * group);
+        heads
+            .map(|head| {
+                let scores = group_reduce(head, n, group, self.group);
+                pool(&scores[..prefix], self.kernel, self.pooling)
             })
-            .collect();
-        Retention::Keep(kept)
+            .collect()
     }
 }

@@ -5,9 +5,10 @@
 //! code lets the newest token compete; `force_last` (default) keeps it.
 
 use crate::slots::lowest;
+use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
     Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
-    PolicyError, Pos, PromptShape, Retention, Row, Softmax, StepObservation, Window, top_positions,
+    PolicyError, PromptShape, Retention, Row, Softmax, StepObservation, Window,
 };
 
 /// Shown in the table of methods.
@@ -95,19 +96,16 @@ impl Policy for Tova {
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
-        let (Some(window), true) = (observation.window, n > rows) else {
+        if n <= rows {
             return Retention::Everything;
-        };
-        let mut scores = vec![0.0f32; n];
-        for head in window.chunks_exact(n) {
-            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
         }
-        if self.force_last {
-            scores[n - 1] = f32::INFINITY;
-        }
-        scores[..self.sinks].fill(f32::INFINITY);
-        let kept: Vec<Pos> = top_positions(&scores, rows).into_iter().map(Pos).collect();
+        let protected = self.protected();
+        let kept = keep_best(self.layer_scores(observation), n, protected, rows);
         Retention::Keep(vec![kept; observation.kv_heads])
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
     }
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
@@ -131,5 +129,31 @@ impl Policy for Tova {
             p.0 >= sinks && !(force_last && p == newest)
         });
         evict.fill(out.map(|slot| Row(slot as u32)));
+    }
+}
+
+impl Tova {
+    /// `[n]`: what the last query gives each token, summed over all query heads.
+    fn layer_scores(&self, observation: &Observation<'_>) -> Vec<f32> {
+        let n = observation.tokens;
+        let window = observation.window.expect("TOVA asked for the last query");
+        let mut scores = vec![0.0f32; n];
+        for head in window.chunks_exact(n) {
+            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
+        }
+        scores
+    }
+}
+
+impl TokenScores for Tova {
+    fn protected(&self) -> Protected {
+        Protected {
+            sinks: self.sinks,
+            recent: usize::from(self.force_last),
+        }
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        vec![self.layer_scores(observation); observation.kv_heads]
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kept_policies::{Softmax, Window};
+use kept_policies::{Future, Ramp, Softmax, Window};
 use serde_json::Value;
 
 /// The generator of `golden/selections.py`: 16 high bits of a 64-bit linear congruential state.
@@ -184,6 +184,65 @@ impl Case {
     /// Softmax probability over the first `keys` keys, as far as a query sees them, mean over the query rows in `rows`:
     /// `[q_heads, n]`. In f64, one key at a time.
     pub fn attention(&self, rows: Range<usize>, keys: usize) -> Vec<f32> {
+        let count = rows.len() as f64;
+        self.weighted(rows, keys, |_| 1.0 / count)
+    }
+
+    /// Attention of the last rows, the newest weighing most: `[q_heads, n]`.
+    pub fn ramp(&self, ramp: Ramp) -> Vec<f32> {
+        let first = self.n - ramp.rows;
+        let rise = f64::from(ramp.newest) - 1.0;
+        self.weighted(first..self.n, self.n, |query| {
+            let part = (query - first) as f64 / (ramp.rows - 1).max(1) as f64;
+            (1.0 + rise * part) / ramp.rows as f64
+        })
+    }
+
+    /// Which of the last `rows` queries (fewer in a short prompt) gave a key less than the average.
+    pub fn below(&self, rows: usize) -> (usize, Vec<u64>) {
+        let rows = rows.min(self.n);
+        let (n, group, words) = (self.n, self.q_heads / self.kv_heads, rows.div_ceil(64));
+        let mut bits = vec![0u64; self.kv_heads * n * words];
+        for row in 0..rows {
+            let query = n - rows + row;
+            let seen = self.attention(query..query + 1, n);
+            for head in 0..self.kv_heads {
+                for key in 0..=query {
+                    let of = |member| f64::from(seen[(head * group + member) * n + key]);
+                    let mean = (0..group).map(of).sum::<f64>() / group as f64;
+                    if mean < 1.0 / (query + 1) as f64 {
+                        bits[(head * n + key) * words + row / 64] |= 1 << (row % 64);
+                    }
+                }
+            }
+        }
+        (rows, bits)
+    }
+
+    /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` of the queries, nothing rotated.
+    pub fn future(&self, future: Future) -> (Vec<f32>, Vec<f32>) {
+        let (n, d) = (self.n, self.head_dim);
+        let count = (n - future.skip) as f64;
+        let (mut means, mut covariances) = (Vec::new(), Vec::new());
+        for head in self.q.chunks_exact(n * d) {
+            let rows = || head.chunks_exact(d).skip(future.skip);
+            let mean: Vec<f64> = (0..d)
+                .map(|i| rows().map(|row| f64::from(row[i])).sum::<f64>() / count)
+                .collect();
+            for i in 0..d {
+                for j in 0..d {
+                    let product =
+                        |row: &[f32]| (f64::from(row[i]) - mean[i]) * (f64::from(row[j]) - mean[j]);
+                    covariances.push((rows().map(product).sum::<f64>() / count) as f32);
+                }
+            }
+            means.extend(mean.iter().map(|x| *x as f32));
+        }
+        (means, covariances)
+    }
+
+    /// Softmax probability as in [`Case::attention`], each query row weighted.
+    fn weighted(&self, rows: Range<usize>, keys: usize, weight: impl Fn(usize) -> f64) -> Vec<f32> {
         let (n, d, group) = (self.n, self.head_dim, self.q_heads / self.kv_heads);
         let mut mean = vec![0.0f64; self.q_heads * n];
         for head in 0..self.q_heads {
@@ -199,7 +258,7 @@ impl Case {
                 let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = logits.iter().map(|x| (x - largest).exp()).sum();
                 for (key, x) in logits.iter().enumerate() {
-                    mean[head * n + key] += (x - largest).exp() / total / rows.len() as f64;
+                    mean[head * n + key] += (x - largest).exp() / total * weight(query);
                 }
             }
         }

@@ -1,0 +1,204 @@
+//! AdaKV: heads share a layer's rows by need instead of evenly (Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive
+//! Budget Allocation for Efficient LLM Inference", arXiv 2407.11550, algorithms 1 and 2).
+//!
+//! A wrapper over any method that ranks tokens (`base`). The best `heads x rows` tokens of all heads together say how many rows
+//! each head would like; a part of the even share (`floor`) is kept safe, so that no head starves. Then every head keeps its own
+//! best. The ends that the base protects stay in every head. Heads really differ in length: no row is stored that is not kept.
+//!
+//! ```text
+//! per head 3, floor .34      head 0   9 8 7 6 1 1      the best 6 of all: 9 8 7 6 | 5 1  ->  wishes 5 and 1 (a tie: lower first)
+//!                            head 1   5 1 1 1 1 1      5 * .66 + 1 = 4.3, 1 * .66 + 1 = 1.7      ->  4 and 2 rows
+//! ```
+//!
+//! `safeguard = blend` is the paper's rule above. `safeguard = reserve` is kvpress's: each head first gets its best
+//! `floor x rows`, the rest goes to the best of all heads together.
+
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::token_scores::{TokenScores, keep_best};
+use crate::{
+    MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
+    Positions, PromptShape, Retention, top_positions,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "adakv",
+    title: "AdaKV",
+    paper: "arXiv 2407.11550",
+    keeps: "as its base, with more rows in the heads that need them",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "base",
+            default: "snapkv",
+            range: BASES,
+            meaning: "the method that ranks; its own parameters are set beside",
+        },
+        Parameter {
+            name: "floor",
+            default: "0.2",
+            range: "a number from 0 to 1",
+            meaning: "share of the even split that is safe for every head",
+        },
+        Parameter {
+            name: "safeguard",
+            default: "blend",
+            range: "blend or reserve",
+            meaning: "how the floor is kept: blend is the paper's, reserve is kvpress's",
+        },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
+    ],
+    build: |values| {
+        let own = |name: &str| INFO.parameters.iter().any(|p| p.name == name);
+        let (mine, others): (Vec<_>, Vec<_>) = values.iter().cloned().partition(|(n, _)| own(n));
+        let p = Parameters::new(INFO.name, INFO.parameters, &mine)?;
+        let name = p.given("base").unwrap_or("snapkv");
+        let base = match crate::find(name) {
+            Ok(info) if info.name != INFO.name => (info.build)(&others)?,
+            _ => return Err(p.not_allowed("base", name)),
+        };
+        if base.scorer().is_none() {
+            return Err(p.not_allowed("base", name));
+        }
+        Ok(Box::new(AdaKv {
+            base,
+            floor: p
+                .number("floor", |f| (0.0..=1.0).contains(&f))?
+                .unwrap_or(0.2),
+            safeguard: p.choice(
+                "safeguard",
+                &[("blend", Safeguard::Blend), ("reserve", Safeguard::Reserve)],
+                Safeguard::Blend,
+            )?,
+            kv_heads: 1,
+        }))
+    },
+};
+
+const BASES: &str =
+    "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff or expected_attention";
+
+/// How no head is left without rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Safeguard {
+    /// `(1 - floor) * wish + floor * even share`, as in the paper.
+    #[default]
+    Blend,
+    /// The best `floor * even share` of each head are kept before all heads compete, as in kvpress.
+    Reserve,
+}
+
+/// Rows by need, over a method that ranks.
+pub struct AdaKv {
+    /// The method that ranks.
+    pub base: Box<dyn Policy>,
+    /// Share of the even split that is safe.
+    pub floor: f64,
+    /// How it is kept safe.
+    pub safeguard: Safeguard,
+    kv_heads: usize,
+}
+
+impl Safeguard {
+    /// `[heads]`: rows for each head, `per_head` on average, given the scores of the tokens that compete, `[heads][m]`.
+    pub fn split(self, scores: &[&[f32]], per_head: usize, floor: f64) -> Vec<usize> {
+        let heads = scores.len();
+        let m = scores.first().map_or(0, |s| s.len());
+        let rows = heads * per_head;
+        let even = (per_head as f64 * floor) as usize;
+        let mut all = scores.concat();
+        if self == Safeguard::Reserve {
+            for (head, own) in scores.iter().enumerate() {
+                for best in top_positions(own, even) {
+                    all[head * m + best as usize] = f32::INFINITY;
+                }
+            }
+        }
+        let mut wishes = vec![0usize; heads];
+        for best in top_positions(&all, rows) {
+            wishes[best as usize / m] += 1;
+        }
+        if self == Safeguard::Reserve {
+            return wishes;
+        }
+        let blend = |wish: &usize| (*wish as f64 * (1.0 - floor) + even as f64 + 0.5).floor();
+        let mut split: Vec<usize> = wishes.iter().map(|w| blend(w) as usize).collect();
+        // Rounding may miss the sum: the largest gives, the smallest takes; of equals the first.
+        while split.iter().sum::<usize>() > rows {
+            let most = *split.iter().max().unwrap_or(&0);
+            if let Some(head) = split.iter().position(|&rows| rows == most) {
+                split[head] -= 1;
+            }
+        }
+        while split.iter().sum::<usize>() < rows {
+            let least = *split.iter().min().unwrap_or(&0);
+            if let Some(head) = split.iter().position(|&rows| rows == least) {
+                split[head] += 1;
+            }
+        }
+        split
+    }
+}
+
+impl AdaKv {
+    fn scorer(&self) -> &dyn TokenScores {
+        self.base.scorer().expect("checked when it was built")
+    }
+}
+
+impl Policy for AdaKv {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, layer: usize) -> Needs {
+        Needs {
+            uncut: false,
+            ..self.base.needs(layer)
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        self.base.positions()
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        self.kv_heads = model.kv_heads;
+        self.base.rows(model, prompt, budget)
+    }
+
+    fn most_rows(&self, _layer: usize, rows: usize) -> usize {
+        let protected = self.scorer().protected();
+        let ends = protected.sinks + protected.recent;
+        let even = rows.saturating_sub(ends);
+        let safe = (even as f64 * self.floor) as usize;
+        ends.min(rows) + even * self.kv_heads - safe * (self.kv_heads - 1)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let protected = self.scorer().protected();
+        let between = protected.between(n);
+        let scores = self.scorer().token_scores(observation);
+        let ends = n - between.len();
+        let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
+        let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), self.floor);
+        let heads = scores.into_iter().zip(split);
+        Retention::Keep(
+            heads
+                .map(|(head, own)| keep_best(head, n, protected, ends + own))
+                .collect(),
+        )
+    }
+}

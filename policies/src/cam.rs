@@ -1,0 +1,280 @@
+//! CaM: what goes leaves its value behind (Zhang et al., "CaM: Cache Merging for Memory-efficient LLMs Inference", ICML 2024,
+//! openreview LCTmppB165, equation 14).
+//!
+//! A wrapper over any method that evicts (`base`). Before a token goes, a share of its value is added to the next `m` kept tokens
+//! after it; keys stay as they are. How much is a chance, the token's attention held against the mean of those tokens':
+//!
+//! ```text
+//! p = clamp(A_i / mean(A of targets), 0, 1)          evicted i      kept targets a b c     m = 3
+//! expected:  v_a += p v_i / m                            v_i   --->   v_a  v_b  v_c
+//! sample:    v_a += v_i / m  with probability p
+//! ```
+//!
+//! A is the attention of the prompt's last `w` queries, and of every query since. (Sums over the whole prompt would make p 1 for
+//! almost every token: early keys have been seen by more queries.) Only evicted tokens give, their own value and not what they
+//! were given. `expected` is deterministic and the default; ungated merging is worse than eviction, in the paper too.
+
+use crate::slots::SlotNumbers;
+use crate::window::window_for;
+use crate::{
+    Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, Spill, Spread,
+    StepObservation, Window, group_reduce,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "cam",
+    title: "CaM",
+    paper: "openreview LCTmppB165",
+    keeps: "as its base; evicted values are merged into the kept tokens after them",
+    acts: "when its base evicts",
+    positions: "its base's",
+    parameters: &[
+        Parameter {
+            name: "base",
+            default: "snapkv",
+            range: BASES,
+            meaning: "the method that evicts; its own parameters are set beside",
+        },
+        Parameter {
+            name: "m",
+            default: "32",
+            range: "a whole number from 1",
+            meaning: "kept tokens that share an evicted value",
+        },
+        Parameter {
+            name: "mode",
+            default: "expected",
+            range: "expected or sample",
+            meaning: "multiply by the probability, or merge with it",
+        },
+        Parameter {
+            name: "seed",
+            default: "0",
+            range: "a whole number from 0",
+            meaning: "seed of mode=sample",
+        },
+    ],
+    build: |values| {
+        let own = |name: &str| INFO.parameters.iter().any(|p| p.name == name);
+        let (mine, others): (Vec<_>, Vec<_>) = values.iter().cloned().partition(|(n, _)| own(n));
+        let p = Parameters::new(INFO.name, INFO.parameters, &mine)?;
+        let name = p.given("base").unwrap_or("snapkv");
+        let known = BASES.split([' ', ',']).any(|base| base == name);
+        let base = match crate::find(name) {
+            Ok(info) if known => (info.build)(&others)?,
+            _ => return Err(p.not_allowed("base", name)),
+        };
+        Ok(Box::new(Cam {
+            base,
+            m: p.whole("m", |m| m >= 1)?.unwrap_or(32),
+            sample: p.choice("mode", &[("expected", false), ("sample", true)], false)?,
+            state: p.whole("seed", |_| true)?.unwrap_or(0) as u64,
+            w: 0,
+            seen: SlotNumbers::default(),
+            order: Vec::new(),
+            spills: Vec::new(),
+        }))
+    },
+};
+
+const BASES: &str = "snapkv, pyramidkv, chunkkv, hbw_kv, keydiff, expected_attention, pyramidinfer, adakv, streaming_llm, h2o, tova or treekv";
+
+/// Merging of evicted values, over a method that evicts.
+pub struct Cam {
+    /// The method that evicts.
+    pub base: Box<dyn Policy>,
+    /// Kept tokens that share an evicted value.
+    pub m: usize,
+    /// Whether a merge is drawn instead of expected.
+    pub sample: bool,
+    /// Of the generator.
+    state: u64,
+    /// Queries observed while reading.
+    w: usize,
+    /// Attention per slot since the last `w` queries of the prompt.
+    seen: SlotNumbers,
+    /// `[slots]`: scratch, slots in order of their positions.
+    order: Vec<(Pos, u32)>,
+    spills: Vec<Spill>,
+}
+
+/// The share of an evicted value: how probable a merge is, given its own attention and that of its targets.
+pub fn merge_probability(own: f32, targets: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let count = targets.len() as f32;
+    let mean = targets.sum::<f32>() / count;
+    match mean > 0.0 {
+        true => (own / mean).clamp(0.0, 1.0),
+        false if own > 0.0 => 1.0,
+        false => 0.0,
+    }
+}
+
+impl Cam {
+    /// The probability itself, or 0 or 1 drawn with it.
+    fn gate(sample: bool, state: &mut u64, probability: f32) -> f32 {
+        if !sample {
+            return probability;
+        }
+        // splitmix64: Steele, Lea and Flood, 2014.
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let uniform = ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32;
+        f32::from(u8::from(uniform < probability))
+    }
+
+    /// `[kv_heads][n]`: attention of the window's queries, summed over them.
+    fn attention(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let (n, group) = (observation.tokens, observation.group);
+        let rows = self.w.min(n) as f32;
+        let window = observation.window.expect("CaM asked for a window");
+        let heads = window.chunks_exact(n * group);
+        heads
+            .map(|head| {
+                let mut mean = group_reduce(head, n, group, GroupReduce::Mean);
+                mean.iter_mut().for_each(|a| *a *= rows);
+                mean
+            })
+            .collect()
+    }
+}
+
+impl Policy for Cam {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, layer: usize) -> Needs {
+        let base = self.base.needs(layer);
+        let own = Window {
+            rows: self.w,
+            softmax: Softmax::All,
+        };
+        Needs {
+            window: Some(base.window.unwrap_or(own)),
+            uncut: base.uncut || self.base.decode_rows(layer).is_some(),
+            ..base
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        self.base.positions()
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let rows = self.base.rows(model, prompt, budget)?;
+        let window = (0..model.layers).find_map(|layer| self.base.needs(layer).window);
+        self.w = window.map_or(window_for(budget), |window| window.rows);
+        let held = (0..model.layers).filter_map(|layer| self.base.decode_rows(layer));
+        let most = held.max().unwrap_or(0).saturating_add(1);
+        self.seen.start(model.layers, most);
+        self.order.reserve(most.min(1 << 24));
+        self.spills.reserve(self.m.min(most) * model.kv_heads);
+        Ok(rows)
+    }
+
+    fn most_rows(&self, layer: usize, rows: usize) -> usize {
+        self.base.most_rows(layer, rows)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let retention = self.base.select(observation, rows);
+        if self.base.decode_rows(observation.layer).is_some() {
+            let everything: Vec<Pos>;
+            let attention = self.attention(observation);
+            let all = match &retention {
+                Retention::Keep(heads) => heads.clone(),
+                Retention::Everything => {
+                    everything = (0..observation.tokens as u32).map(Pos).collect();
+                    vec![everything; observation.kv_heads]
+                }
+            };
+            (self.seen).set(observation.layer, &all, |head, position| {
+                attention[head][position]
+            });
+        }
+        retention
+    }
+
+    fn spreads(&mut self, observation: &Observation<'_>, kept: &Retention) -> Vec<Spread> {
+        let Retention::Keep(heads) = kept else {
+            return Vec::new();
+        };
+        let attention = self.attention(observation);
+        let mut spreads = Vec::new();
+        for (head, kept) in heads.iter().enumerate() {
+            let mut first = 0;
+            for token in 0..observation.tokens as u32 {
+                if kept.get(first) == Some(&Pos(token)) {
+                    first += 1;
+                    continue;
+                }
+                let targets = &kept[first..kept.len().min(first + self.m)];
+                if targets.is_empty() {
+                    continue;
+                }
+                let of = |pos: &Pos| attention[head][pos.0 as usize];
+                let p = merge_probability(of(&Pos(token)), targets.iter().map(of));
+                let weight = Self::gate(self.sample, &mut self.state, p) / targets.len() as f32;
+                if weight > 0.0 {
+                    spreads.push(Spread {
+                        head,
+                        from: Pos(token),
+                        first,
+                        count: targets.len(),
+                        weight,
+                    });
+                }
+            }
+        }
+        spreads
+    }
+
+    fn decode_rows(&self, layer: usize) -> Option<usize> {
+        self.base.decode_rows(layer)
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
+        self.spills.clear();
+        self.base.step(step, evict);
+        for (head, gone) in evict.iter().enumerate() {
+            let positions = step.positions(head);
+            let seen = self.seen.of(step.layer, head, positions.len());
+            seen[step.newest(head)] = 0.0;
+            step.add_mean(head, seen);
+            let Some(gone) = *gone else { continue };
+            let from = positions[gone.0 as usize];
+            self.order.clear();
+            let later = positions.iter().zip(0u32..).filter(|(pos, _)| **pos > from);
+            self.order.extend(later.map(|(pos, slot)| (*pos, slot)));
+            self.order.sort_unstable();
+            self.order.truncate(self.m);
+            if self.order.is_empty() {
+                continue;
+            }
+            let targets = self.order.iter().map(|(_, slot)| seen[*slot as usize]);
+            let p = merge_probability(seen[gone.0 as usize], targets);
+            let share = Self::gate(self.sample, &mut self.state, p) / self.order.len() as f32;
+            if share > 0.0 {
+                self.spills.extend(self.order.iter().map(|(_, slot)| Spill {
+                    head,
+                    from: gone,
+                    to: Row(*slot),
+                    weight: share,
+                }));
+            }
+        }
+    }
+
+    fn spills(&self) -> &[Spill] {
+        &self.spills
+    }
+}

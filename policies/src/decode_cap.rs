@@ -1,0 +1,210 @@
+//! A cap on the cache of a long answer, for methods that only cut the prompt. Ours, of no paper; off unless `decode_cap` is set.
+//!
+//! The cache grows until every head holds its share of `decode_cap` rows and `decode_every` more. Then it is cut back to the
+//! share: what stays is the sinks, the last `decode_w` tokens, and of the others those that the last `decode_w` queries attended
+//! to most (mean over the query heads of a kv head; no pooling, for neighbours in the cache are not neighbours in the text).
+//!
+//! ```text
+//! decode_cap 8, every 4:     rows  8 9 10 11 12 -> 8 9 10 11 12 -> 8 ...
+//! seen by the last w = 2:                 +  +            +  +
+//! ```
+//!
+//! Where a method gives layers or heads unequal rows, each may keep `decode_cap - budget` more than it kept of the prompt.
+
+use crate::token_scores::TokenScores;
+use crate::{
+    Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
+    PolicyError, Positions, PromptShape, Retention, StepObservation,
+};
+
+/// `decode_cap`, for the table of a method that only cuts the prompt.
+pub(crate) const DECODE_CAP: Parameter = Parameter {
+    name: "decode_cap",
+    default: "off",
+    range: "a whole number from the budget on",
+    meaning: "rows per head that the cache is cut back to while answering (not in the paper)",
+};
+
+/// `decode_every`, for the same.
+pub(crate) const DECODE_EVERY: Parameter = Parameter {
+    name: "decode_every",
+    default: "64",
+    range: "a whole number from 1",
+    meaning: "with decode_cap: tokens between two cuts",
+};
+
+/// `decode_w`, for the same.
+pub(crate) const DECODE_W: Parameter = Parameter {
+    name: "decode_w",
+    default: "32, or decode_every if that is less",
+    range: "a whole number from 1 to decode_every",
+    meaning: "with decode_cap: last tokens that vote and stay",
+};
+
+/// Puts the cap around `policy` where `values` ask for one and the method knows it.
+pub(crate) fn capped(
+    info: &'static MethodInfo,
+    policy: Box<dyn Policy>,
+    values: &[(String, String)],
+) -> Result<Box<dyn Policy>, PolicyError> {
+    if !info.parameters.contains(&DECODE_CAP) {
+        return Ok(policy);
+    }
+    let own = |name: &str| name.starts_with("decode_") || name == "sinks";
+    let mine: Vec<_> = values.iter().filter(|(n, _)| own(n)).cloned().collect();
+    let p = Parameters::unchecked(info.name, info.parameters, mine);
+    let cap = p.whole("decode_cap", |n| n >= 1)?;
+    let every = p.whole("decode_every", |n| n >= 1)?.unwrap_or(64);
+    let w = p.whole("decode_w", |n| (1..=every).contains(&n))?;
+    Ok(match cap {
+        None => policy,
+        Some(cap) => Box::new(DecodeCap {
+            base: policy,
+            cap,
+            every,
+            w: w.unwrap_or(every.min(32)),
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            rows: Vec::new(),
+            extra: 0,
+            layers: Vec::new(),
+            order: Vec::new(),
+        }),
+    })
+}
+
+/// One head's share and what its slots were given by the queries that vote.
+#[derive(Debug, Clone, Default)]
+struct Head {
+    /// Rows after a cut.
+    share: usize,
+    /// `[slots]`
+    seen: Vec<f32>,
+}
+
+/// A method that only cuts the prompt, and a cap on what comes after.
+pub struct DecodeCap {
+    base: Box<dyn Policy>,
+    cap: usize,
+    every: usize,
+    w: usize,
+    sinks: usize,
+    /// `[layers]`: rows that the prompt may have.
+    rows: Vec<usize>,
+    /// Rows that each head may have beside what it kept of the prompt.
+    extra: usize,
+    /// `[layers][kv_heads]`
+    layers: Vec<Vec<Head>>,
+    /// `[slots]`: slots by rank, scratch of a cut.
+    order: Vec<u32>,
+}
+
+/// Room made in advance; an answer that needs more grows it.
+const MOST_SLOTS: usize = 1 << 20;
+
+impl Policy for DecodeCap {
+    fn name(&self) -> &'static str {
+        self.base.name()
+    }
+
+    fn needs(&self, layer: usize) -> Needs {
+        self.base.needs(layer)
+    }
+
+    fn positions(&self) -> Positions {
+        self.base.positions()
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let rows = self.base.rows(model, prompt, budget)?;
+        let kept = budget.min(prompt.tokens);
+        if self.cap < kept {
+            return Err(PolicyError::CapTooSmall {
+                method: self.base.name(),
+                cap: self.cap,
+                rows: kept,
+            });
+        }
+        self.extra = self.cap - kept;
+        self.rows = rows.iter().map(|&r| r.min(prompt.tokens)).collect();
+        self.layers = vec![Vec::new(); model.layers];
+        Ok(rows)
+    }
+
+    fn most_rows(&self, layer: usize, rows: usize) -> usize {
+        self.base.most_rows(layer, rows)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let retention = self.base.select(observation, rows);
+        let kept = |head: usize| match &retention {
+            Retention::Everything => observation.tokens,
+            Retention::Keep(heads) => heads[head].len(),
+        };
+        let heads: Vec<Head> = (0..observation.kv_heads)
+            .map(|head| {
+                let share = kept(head) + self.extra;
+                let most = share.saturating_add(self.every).min(MOST_SLOTS);
+                self.order.reserve(most.saturating_sub(self.order.len()));
+                Head {
+                    share,
+                    seen: Vec::with_capacity(most),
+                }
+            })
+            .collect();
+        self.layers[observation.layer] = heads;
+        retention
+    }
+
+    fn decode_rows(&self, layer: usize) -> Option<usize> {
+        let most = self.rows[layer].saturating_add(self.extra);
+        Some(most.saturating_add(self.every - 1))
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {
+        for (head, state) in self.layers[step.layer].iter_mut().enumerate() {
+            let to_go = (state.share + self.every).saturating_sub(step.rows[head]);
+            if to_go < self.w {
+                state.seen.resize(step.rows[head], 0.0);
+                step.add_mean(head, &mut state.seen);
+            }
+        }
+    }
+
+    fn sweep(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
+        let mut any = false;
+        for (head, state) in self.layers[step.layer].iter_mut().enumerate() {
+            let positions = step.positions(head);
+            if positions.len() < state.share + self.every {
+                continue;
+            }
+            any = true;
+            let newest = positions[step.newest(head)].0;
+            let (w, sinks, seen) = (self.w as u32, self.sinks as u32, &state.seen);
+            let score = |slot: u32| match positions[slot as usize].0 {
+                recent if recent + w > newest => f32::INFINITY,
+                sink if sink < sinks => f32::MAX,
+                _ => seen[slot as usize],
+            };
+            self.order.clear();
+            self.order.extend(0..positions.len() as u32);
+            self.order.sort_unstable_by(|&a, &b| {
+                let earlier = positions[a as usize].cmp(&positions[b as usize]);
+                score(b).total_cmp(&score(a)).then(earlier)
+            });
+            for &slot in &self.order[state.share..] {
+                keep[step.firsts[head] + slot as usize] = false;
+            }
+            state.seen.clear();
+        }
+        any
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        self.base.scorer()
+    }
+}

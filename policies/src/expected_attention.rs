@@ -1,0 +1,205 @@
+//! Expected Attention: what queries that are still to come will attend to, from what queries were so far (Devoto et al.,
+//! "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution", arXiv 2510.00636).
+//!
+//! Queries before RoPE are taken to be normally distributed, with the mean and covariance of the prompt's own (its first tokens
+//! left out), and turned by the mean rotation of the next `future` positions. For such a query the expected weight of a key has
+//! a closed form; its softmax over the prompt, mean over the query heads of a kv head, times the length of the value, is the
+//! score. No question needed. Decode only appends.
+//!
+//! ```text
+//! q ~ N(mu, C)      E exp(q k / sqrt(d)) = exp( mu k / sqrt(d)  +  k C k / 2d )
+//! score(k) = (mean over the group of softmax(...) + epsilon) * |v|
+//! ```
+
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::token_scores::{Protected, TokenScores, keep_best};
+use crate::window::uniform_rows;
+use crate::{
+    Future, FutureQueries, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Policy, PolicyError, PromptShape, Retention,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "expected_attention",
+    title: "Expected Attention",
+    paper: "arXiv 2510.00636",
+    keeps: "what coming queries are likely to attend to; no question needed",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "future",
+            default: "512",
+            range: "a whole number from 1",
+            meaning: "positions after the prompt over which the rotation is averaged",
+        },
+        Parameter {
+            name: "covariance",
+            default: "true",
+            range: "true or false",
+            meaning: "count how much queries vary, not only their mean",
+        },
+        Parameter {
+            name: "vnorm",
+            default: "true",
+            range: "true or false",
+            meaning: "multiply by the length of the value",
+        },
+        Parameter {
+            name: "epsilon",
+            default: "0",
+            range: "a number from 0",
+            meaning: "added to the expected weight before it is multiplied",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0",
+            meaning: "first tokens: always kept, and left out of the statistics",
+        },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        let yes_no = [("true", true), ("false", false)];
+        Ok(Box::new(ExpectedAttention {
+            future: p.whole("future", |f| f >= 1)?.unwrap_or(512),
+            covariance: p.choice("covariance", &yes_no, true)?,
+            vnorm: p.choice("vnorm", &yes_no, true)?,
+            epsilon: p.number("epsilon", |e| e >= 0.0)?.unwrap_or(0.0),
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+        }))
+    },
+};
+
+/// The expected attention of coming queries.
+#[derive(Debug, Clone)]
+pub struct ExpectedAttention {
+    /// Positions after the prompt over which the rotation is averaged.
+    pub future: usize,
+    /// Whether the covariance counts.
+    pub covariance: bool,
+    /// Whether the score is multiplied by the value's length.
+    pub vnorm: bool,
+    /// Added to the expected weight before it is multiplied.
+    pub epsilon: f64,
+    /// First tokens that are always kept, and not counted in the statistics.
+    pub sinks: usize,
+}
+
+impl Policy for ExpectedAttention {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            rows: true,
+            future: Some(Future {
+                skip: self.sinks,
+                positions: self.future,
+                covariance: self.covariance,
+            }),
+            ..Needs::default()
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        uniform_rows(INFO.name, model, prompt, budget, 0, self.sinks)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let protected = self.protected();
+        let scores = self.token_scores(observation).into_iter();
+        Retention::Keep(
+            scores
+                .map(|head| keep_best(head, n, protected, rows))
+                .collect(),
+        )
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
+    }
+}
+
+impl TokenScores for ExpectedAttention {
+    fn protected(&self) -> Protected {
+        Protected {
+            sinks: self.sinks,
+            recent: 0,
+        }
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let (n, group) = (observation.tokens, observation.group);
+        let keys = observation.keys.expect("Expected Attention asked for keys");
+        let values = observation.values.expect("and for values");
+        let future = observation.future.expect("and for the expected queries");
+        let dim = keys.len() / (n * observation.kv_heads);
+        let first = self.sinks.min(n);
+        let heads = keys.chunks_exact(n * dim).zip(values.chunks_exact(n * dim));
+        heads
+            .enumerate()
+            .map(|(head, (keys, values))| {
+                let mut scores = vec![0.0f32; n];
+                let competing = &mut scores[first..];
+                for q_head in head * group..(head + 1) * group {
+                    let weights = expected_weights(&future, q_head, &keys[first * dim..], dim);
+                    competing
+                        .iter_mut()
+                        .zip(weights)
+                        .for_each(|(score, weight)| *score += weight / group as f32);
+                }
+                if self.vnorm {
+                    let values = values[first * dim..].chunks_exact(dim);
+                    for (score, value) in competing.iter_mut().zip(values) {
+                        let length = value.iter().map(|x| x * x).sum::<f32>().sqrt();
+                        *score = (*score + self.epsilon as f32) * length;
+                    }
+                }
+                scores
+            })
+            .collect()
+    }
+}
+
+/// The softmax over `keys [m, dim]` of the logarithm of their expected weight.
+fn expected_weights(
+    future: &FutureQueries<'_>,
+    q_head: usize,
+    keys: &[f32],
+    dim: usize,
+) -> Vec<f32> {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+    let mean = &future.mean[q_head * dim..][..dim];
+    let covariance = (future.covariance).map(|c| &c[q_head * dim * dim..][..dim * dim]);
+    let width = dim as f32;
+    let mut logits: Vec<f32> = keys
+        .chunks_exact(dim)
+        .map(|key| {
+            let spread = covariance.map_or(0.0, |rows| {
+                let rows = rows.chunks_exact(dim).zip(key);
+                rows.map(|(row, x)| x * dot(row, key)).sum::<f32>()
+            });
+            dot(mean, key) / width.sqrt() + spread / width / 2.0
+        })
+        .collect();
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter_mut().for_each(|x| *x = (*x - largest).exp());
+    let total: f32 = logits.iter().sum();
+    logits.iter_mut().for_each(|x| *x /= total);
+    logits
+}

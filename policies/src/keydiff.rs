@@ -1,0 +1,145 @@
+//! KeyDiff: keep the keys that are unlike the others (Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for
+//! Long-Context LLM Inference in Resource-Constrained Environments", arXiv 2504.15364, section 3).
+//!
+//! The score of a key is minus its cosine with the mean direction of all keys of its head. No query is looked at, so what is
+//! kept serves any question. Decode only appends.
+//!
+//! ```text
+//! unit keys       ->  ->  ->  ^  ->        mean  ->         cosine  .9 .9 .9 .1 .9
+//! B = 2 keeps                 ^                             the odd one out first
+//! ```
+
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::token_scores::{Protected, TokenScores, keep_best};
+use crate::window::uniform_rows;
+use crate::{
+    MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
+    PromptShape, Retention,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "keydiff",
+    title: "KeyDiff",
+    paper: "arXiv 2504.15364",
+    keeps: "the keys least like the mean key of their head; no question needed",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "recent",
+            default: "0",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "last tokens that are always kept",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept",
+        },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(KeyDiff {
+            recent: p.whole("recent", |_| true)?.unwrap_or(0),
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+        }))
+    },
+};
+
+/// Distance from the mean key.
+#[derive(Debug, Clone)]
+pub struct KeyDiff {
+    /// Last tokens that are always kept.
+    pub recent: usize,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+}
+
+/// Below this a key has no direction.
+const NO_LENGTH: f64 = 1e-12;
+
+impl Policy for KeyDiff {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            rows: true,
+            ..Needs::default()
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        uniform_rows(INFO.name, model, prompt, budget, self.recent, self.sinks)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let protected = self.protected();
+        let scores = self.token_scores(observation).into_iter();
+        Retention::Keep(
+            scores
+                .map(|head| keep_best(head, n, protected, rows))
+                .collect(),
+        )
+    }
+
+    fn scorer(&self) -> Option<&dyn TokenScores> {
+        Some(self)
+    }
+}
+
+impl TokenScores for KeyDiff {
+    fn protected(&self) -> Protected {
+        Protected {
+            sinks: self.sinks,
+            recent: self.recent,
+        }
+    }
+
+    fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        let n = observation.tokens;
+        let keys = observation.keys.expect("KeyDiff asked for keys");
+        let dim = keys.len() / (n * observation.kv_heads);
+        let heads = keys.chunks_exact(n * dim);
+        heads
+            .map(|keys| {
+                let length = |x: &mut dyn Iterator<Item = f64>| {
+                    x.map(|x| x * x).sum::<f64>().sqrt().max(NO_LENGTH)
+                };
+                let lengths: Vec<f64> = keys
+                    .chunks_exact(dim)
+                    .map(|key| length(&mut key.iter().map(|&x| f64::from(x))))
+                    .collect();
+                let mut mean = vec![0.0f64; dim];
+                for (key, length) in keys.chunks_exact(dim).zip(&lengths) {
+                    mean.iter_mut()
+                        .zip(key)
+                        .for_each(|(m, &x)| *m += f64::from(x) / length / n as f64);
+                }
+                let mean_length = length(&mut mean.iter().copied());
+                keys.chunks_exact(dim)
+                    .zip(&lengths)
+                    .map(|(key, length)| {
+                        let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
+                        -(dot / length / mean_length) as f32
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+}

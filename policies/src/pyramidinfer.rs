@@ -1,0 +1,162 @@
+//! PyramidInfer, matched to a budget: a token that one layer drops is gone from all deeper ones (Yang et al., "PyramidInfer:
+//! Pyramid KV Cache Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
+//!
+//! The recent tokens of the prompt weigh what every earlier token gets, the newest of them most; the mean over all query heads
+//! decides for the whole layer. The published method drops hidden states too, so its memory cannot be set: at its own settings it
+//! keeps about three quarters. This variant drops keys and values alone, as all methods here do. Rows fall geometrically from the
+//! first layer to the last, their mean is the budget, and each layer chooses among what the one before it kept. The last layers
+//! may have less than the sinks: then those stay, as far as there is room. Decode only appends.
+//!
+//! ```text
+//! recent = 2       layer 0   0 1 2 3 4 . 6 7 | 8 9
+//!                  layer 1   0 1 . . 4 . . 7 | 8 9        a part of layer 0's
+//!                  layer 2   0 . . . . . . 7 | 8 9        a part of layer 1's
+//! ```
+
+use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::window::uniform_rows;
+use crate::{
+    MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pos,
+    PromptShape, Ramp, Retention, top_positions,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "pyramidinfer",
+    title: "PyramidInfer",
+    paper: "arXiv 2405.12532",
+    keeps: "what the recent tokens attend to, the same in every head, ever less with depth",
+    acts: "prefill",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "recent",
+            default: "a fifth of the budget",
+            range: "a whole number from 1",
+            meaning: "last tokens: they decide, and are always kept",
+        },
+        Parameter {
+            name: "weight",
+            default: "1.2",
+            range: "a number from 1",
+            meaning: "weight of the newest of them; the oldest has 1",
+        },
+        Parameter {
+            name: "ratio",
+            default: "39",
+            range: "a number from 1",
+            meaning: "how many times the rows of the last layer the first one has",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0",
+            meaning: "first tokens that are kept before any other",
+        },
+        DECODE_CAP,
+        DECODE_EVERY,
+        DECODE_W,
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(PyramidInfer {
+            recent: p.whole("recent", |r| r >= 1)?,
+            weight: p.number("weight", |w| w >= 1.0)?.unwrap_or(1.2),
+            ratio: p.number("ratio", |r| r >= 1.0)?.unwrap_or(39.0),
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            chosen_recent: 0,
+            alive: None,
+        }))
+    },
+};
+
+/// Ever smaller parts of the same tokens.
+#[derive(Debug, Clone)]
+pub struct PyramidInfer {
+    /// Last tokens, which decide; `None` takes a fifth of the budget.
+    pub recent: Option<usize>,
+    /// Weight of the newest query.
+    pub weight: f64,
+    /// Rows of the first layer over those of the last.
+    pub ratio: f64,
+    /// First tokens that are kept before any other.
+    pub sinks: usize,
+    chosen_recent: usize,
+    /// What the layer before kept of the tokens before the recent ones; `None` before the first cut.
+    alive: Option<Vec<u32>>,
+}
+
+/// `[layers]`: rows that fall geometrically by `ratio` from first to last, `mean` on average: their sum is exact.
+pub fn geometric_rows(mean: usize, layers: usize, ratio: f64) -> Vec<usize> {
+    let last = (layers - 1).max(1) as f64;
+    let shares: Vec<f64> = (0..layers)
+        .map(|layer| ratio.powf(-(layer as f64) / last))
+        .collect();
+    let scale = (mean * layers) as f64 / shares.iter().sum::<f64>();
+    let (mut sum, mut done) = (0.0, 0);
+    let rows = shares.iter().map(|share| {
+        sum += share * scale;
+        let whole = (sum + 0.5).floor() as usize - done;
+        done += whole;
+        whole
+    });
+    rows.collect()
+}
+
+impl Policy for PyramidInfer {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            ramp: Some(Ramp {
+                rows: self.chosen_recent,
+                newest: self.weight as f32,
+            }),
+            ..Needs::default()
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        self.alive = None;
+        self.chosen_recent = self.recent.unwrap_or((budget / 5).max(1));
+        let (recent, sinks) = (self.chosen_recent, self.sinks);
+        let even = uniform_rows(INFO.name, model, prompt, budget, recent, sinks)?;
+        if budget >= prompt.tokens {
+            return Ok(even);
+        }
+        let falling = geometric_rows(budget - recent, model.layers, self.ratio);
+        // A first layer that could hold more than the prompt does not give the rest away: sets are nested.
+        let cap = prompt.tokens - recent;
+        Ok(falling.iter().map(|rows| rows.min(&cap) + recent).collect())
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        if n <= rows {
+            return Retention::Everything;
+        }
+        let ramp = (observation.ramp).expect("PyramidInfer asked for a weighted window");
+        let context = n - self.chosen_recent;
+        let before = self.alive.take();
+        let before = before.unwrap_or_else(|| (0..context as u32).collect());
+        let mut scores = vec![0.0f32; context];
+        for head in ramp.chunks_exact(n) {
+            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
+        }
+        scores[..self.sinks.min(context)].fill(f32::INFINITY);
+        let alive: Vec<f32> = before.iter().map(|&t| scores[t as usize]).collect();
+        let kept = top_positions(&alive, rows - self.chosen_recent);
+        let alive: Vec<u32> = kept.iter().map(|&i| before[i as usize]).collect();
+        let recent = context as u32..n as u32;
+        let kept: Vec<Pos> = alive.iter().copied().chain(recent).map(Pos).collect();
+        self.alive = Some(alive);
+        Retention::Keep(vec![kept; observation.kv_heads])
+    }
+}

@@ -1,0 +1,257 @@
+//! Scissorhands: tokens that mattered go on mattering (Liu et al., "Scissorhands: Exploiting the Persistence of Importance
+//! Hypothesis for LLM KV Cache Compression at Test Time", arXiv 2305.17118, algorithms 1 and 2).
+//!
+//! Over a history of the last `history` queries, a token is marked for each that gave it less than the average of the tokens it
+//! saw, `1 / t`. When the cache is full, the `drop` tokens with the most marks go at once; the last `recent` are never marked.
+//!
+//! ```text
+//! history 4, marks   token  0  1  2  3 | 4  5       drop 2: tokens 1 and 3 go
+//!                           0  4  1  3 | -  -       recent 2
+//! ```
+//!
+//! Left open by the paper, decided here: the query heads of a kv head are averaged before they are held against `1 / t`; a query
+//! that cannot see a token does not mark it; of equal marks the later token goes; the prompt is cut to the whole budget (as every
+//! method here), the answer's first token over it brings the first drop; every layer and head has the same budget.
+
+use crate::{
+    BelowAverage, Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Policy, PolicyError, Pos, PromptShape, Retention, StepObservation, top_positions,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "scissorhands",
+    title: "Scissorhands",
+    paper: "arXiv 2305.17118",
+    keeps: "what recent queries seldom gave less than the average, and the most recent tokens",
+    acts: "prefill and decode",
+    positions: "original",
+    parameters: &[
+        Parameter {
+            name: "history",
+            default: "400",
+            range: "a whole number from 1",
+            meaning: "last queries whose attention is looked at",
+        },
+        Parameter {
+            name: "recent",
+            default: "10",
+            range: "a whole number from 1",
+            meaning: "last tokens that are always kept",
+        },
+        Parameter {
+            name: "drop",
+            default: "half of the budget",
+            range: "a whole number from 1",
+            meaning: "tokens that go at once when the cache is full while answering",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(Scissorhands {
+            history: p.whole("history", |h| h >= 1)?.unwrap_or(400),
+            recent: p.whole("recent", |r| r >= 1)?.unwrap_or(10),
+            drop: p.whole("drop", |d| d >= 1)?,
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            budget: 0,
+            layers: Vec::new(),
+            seen: Vec::new(),
+            order: Vec::new(),
+        }))
+    },
+};
+
+/// Marks for low scores.
+#[derive(Debug, Clone)]
+pub struct Scissorhands {
+    /// Last queries that are looked at.
+    pub history: usize,
+    /// Last tokens that are always kept.
+    pub recent: usize,
+    /// Tokens that go at once; `None` takes half of the budget.
+    pub drop: Option<usize>,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    budget: usize,
+    layers: Vec<Layer>,
+    /// `[slots]`: probabilities of one step.
+    seen: Vec<f32>,
+    /// `[slots]`: slots by marks, scratch of a drop.
+    order: Vec<u32>,
+}
+
+/// The marks of one layer: a ring of `history` bits for each slot.
+#[derive(Debug, Clone, Default)]
+struct Layer {
+    /// The bit that the next query writes.
+    next: usize,
+    /// `[kv_heads][slots * words]`
+    bits: Vec<Vec<u64>>,
+}
+
+/// Room made in advance; an answer that needs more grows it.
+const MOST_WORDS: usize = 1 << 22;
+
+impl Scissorhands {
+    fn words(&self) -> usize {
+        self.history.div_ceil(u64::BITS as usize)
+    }
+
+    /// `[n]`: minus the marks of each token, the ends that are kept above all.
+    fn scores(&self, below: &BelowAverage<'_>, head: usize, n: usize) -> Vec<f32> {
+        let words = below.words();
+        let bits = &below.bits[head * n * words..][..n * words];
+        let mut scores: Vec<f32> = bits
+            .chunks_exact(words)
+            .map(|key| -(key.iter().map(|w| w.count_ones()).sum::<u32>() as f32))
+            .collect();
+        scores[n.saturating_sub(self.recent)..].fill(f32::INFINITY);
+        scores[..self.sinks.min(n)].fill(f32::INFINITY);
+        scores
+    }
+}
+
+impl Policy for Scissorhands {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            below: Some(self.history),
+            uncut: true,
+            ..Needs::default()
+        }
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let needed = self.recent.saturating_add(self.sinks).saturating_add(1);
+        if budget < needed && budget < prompt.tokens {
+            return Err(PolicyError::BudgetTooSmall {
+                method: INFO.name,
+                rows: budget,
+                needed,
+                why: format!(
+                    "{} recent tokens, {} sinks and 1 other",
+                    self.recent, self.sinks
+                ),
+                tokens: prompt.tokens,
+            });
+        }
+        self.budget = budget;
+        self.layers = vec![Layer::default(); model.layers];
+        let most = budget.saturating_add(1).min(MOST_WORDS);
+        self.seen.reserve(most);
+        self.order.reserve(most);
+        Ok(vec![budget; model.layers])
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let n = observation.tokens;
+        let below = (observation.below).expect("Scissorhands asked for low scores");
+        let words = self.words();
+        let mut layer = Layer {
+            next: below.rows % self.history,
+            bits: Vec::new(),
+        };
+        let mut kept = Vec::new();
+        for head in 0..observation.kv_heads {
+            let chosen = top_positions(&self.scores(&below, head, n), rows.min(n));
+            let slots = self.budget.saturating_add(1).saturating_mul(words);
+            let mut bits = Vec::with_capacity(slots.min(MOST_WORDS));
+            for &token in &chosen {
+                let first = (head * n + token as usize) * below.words();
+                let marks = &below.bits[first..first + below.words()];
+                bits.extend((0..words).map(|word| marks.get(word).copied().unwrap_or(0)));
+            }
+            layer.bits.push(bits);
+            kept.push(chosen.into_iter().map(Pos).collect());
+        }
+        self.layers[observation.layer] = layer;
+        match n <= rows {
+            true => Retention::Everything,
+            false => Retention::Keep(kept),
+        }
+    }
+
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        Some(self.budget)
+    }
+
+    fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {
+        let words = self.words();
+        let layer = &mut self.layers[step.layer];
+        let (word, bit) = (
+            layer.next / u64::BITS as usize,
+            1u64 << (layer.next % u64::BITS as usize),
+        );
+        for (head, bits) in layer.bits.iter_mut().enumerate() {
+            let rows = step.rows[head];
+            self.seen.clear();
+            self.seen.resize(rows, 0.0);
+            step.add_mean(head, &mut self.seen);
+            // Slots close up after every drop, so a new token is always in the last one.
+            bits.resize(rows * words, 0);
+            let average = 1.0 / rows as f32;
+            for (marks, p) in bits.chunks_exact_mut(words).zip(&self.seen) {
+                match *p < average {
+                    true => marks[word] |= bit,
+                    false => marks[word] &= !bit,
+                }
+            }
+        }
+        layer.next = (layer.next + 1) % self.history;
+    }
+
+    fn sweep(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
+        let words = self.words();
+        let mut any = false;
+        for (head, bits) in self.layers[step.layer].bits.iter_mut().enumerate() {
+            let positions = step.positions(head);
+            if positions.len() <= self.budget {
+                continue;
+            }
+            any = true;
+            let newest = positions[step.newest(head)].0;
+            let (recent, sinks) = (self.recent as u32, self.sinks as u32);
+            let may_go = |slot: &u32| {
+                let position = positions[*slot as usize].0;
+                position + recent <= newest && position >= sinks
+            };
+            let marks = |slot: u32| -> u32 {
+                let marks = &bits[slot as usize * words..][..words];
+                marks.iter().map(|w| w.count_ones()).sum()
+            };
+            self.order.clear();
+            self.order
+                .extend((0..positions.len() as u32).filter(may_go));
+            self.order.sort_unstable_by(|&a, &b| {
+                let later = positions[b as usize].cmp(&positions[a as usize]);
+                marks(b).cmp(&marks(a)).then(later)
+            });
+            let drop = self.drop.unwrap_or(self.budget / 2).max(1);
+            let keep = &mut keep[step.firsts[head]..][..positions.len()];
+            for &slot in self.order.iter().take(drop) {
+                keep[slot as usize] = false;
+            }
+            let mut next = 0;
+            for (slot, _) in keep.iter().enumerate().filter(|(_, stays)| **stays) {
+                bits.copy_within(slot * words..(slot + 1) * words, next * words);
+                next += 1;
+            }
+            bits.truncate(next * words);
+        }
+        any
+    }
+}
