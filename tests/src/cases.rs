@@ -219,7 +219,8 @@ impl Case {
         (rows, bits)
     }
 
-    /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` of the queries, nothing rotated.
+    /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` (empty unless asked for) of the queries, nothing
+    /// rotated.
     pub fn future(&self, future: Future) -> (Vec<f32>, Vec<f32>) {
         let (n, d) = (self.n, self.head_dim);
         let count = (n - future.skip) as f64;
@@ -229,7 +230,7 @@ impl Case {
             let mean: Vec<f64> = (0..d)
                 .map(|i| rows().map(|row| f64::from(row[i])).sum::<f64>() / count)
                 .collect();
-            for i in 0..d {
+            for i in (0..d).filter(|_| future.covariance) {
                 for j in 0..d {
                     let product =
                         |row: &[f32]| (f64::from(row[i]) - mean[i]) * (f64::from(row[j]) - mean[j]);

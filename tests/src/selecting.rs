@@ -3,9 +3,10 @@
 //! Policies alone: attention comes from the case, or from the product's kernel; nothing here is a model or a cache of the engine.
 
 use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_engine::observe::{LastQueries, QueryMoments};
 use kept_policies::{
-    ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row, Softmax, StepObservation,
-    build,
+    BelowAverage, FutureQueries, ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row,
+    Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
@@ -46,6 +47,35 @@ fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
         Measured::Slowly => case.column_sums(),
         Measured::ByKernel => by_kernel(case, case.n, Softmax::All, true),
     });
+    let ramp = needs.ramp.map(|ramp| match measured {
+        Measured::Slowly => case.ramp(ramp),
+        Measured::ByKernel => last_queries(case, |last| {
+            let mut out = Vec::new();
+            last.ramp(ramp, &mut out, &Stop::new())
+                .expect("nobody stops it");
+            out
+        }),
+    });
+    let below = needs.below.map(|rows| match measured {
+        Measured::Slowly => case.below(rows),
+        Measured::ByKernel => last_queries(case, |last| {
+            let (rows, mut seen, mut bits) = (rows.min(case.n), Vec::new(), Vec::new());
+            last.below(rows, &mut seen, &mut bits, &Stop::new())
+                .expect("nobody stops it");
+            (rows, bits)
+        }),
+    });
+    let future = needs.future.map(|future| match measured {
+        Measured::Slowly => case.future(future),
+        Measured::ByKernel => last_queries(case, |last| {
+            let mut moments = QueryMoments::default();
+            moments.start(last.shape, future);
+            moments.add(last.last(case.n - future.skip));
+            let found = moments.finish(None).expect("started");
+            let covariance = found.covariance.unwrap_or_default();
+            (found.mean.to_vec(), covariance.to_vec())
+        }),
+    });
     let observation = Observation {
         layer: case.layer,
         tokens: case.n,
@@ -53,9 +83,27 @@ fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
         group: case.q_heads / case.kv_heads,
         window: window.as_deref(),
         column_sums: column_sums.as_deref(),
+        ramp: ramp.as_deref(),
+        below: below
+            .as_ref()
+            .map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
+        future: future.as_ref().map(|(mean, covariance)| FutureQueries {
+            mean,
+            covariance: (!covariance.is_empty()).then_some(covariance),
+        }),
         keys: needs.rows.then_some(case.k.as_slice()),
         values: needs.rows.then_some(case.v.as_slice()),
     };
+    // Methods whose layers depend on each other see the same tensors in all of them.
+    for (layer, &rows) in rows.iter().enumerate().take(case.layer) {
+        policy.select(
+            &Observation {
+                layer,
+                ..observation
+            },
+            rows,
+        );
+    }
     let kept = match policy.select(&observation, rows[case.layer]) {
         Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
         Retention::Keep(heads) => heads
@@ -66,8 +114,27 @@ fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
     (policy, kept)
 }
 
-/// `[q_heads, n]`: what the last `rows` queries see, mean or sum over them.
-fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> {
+/// The product's own measuring, of all queries of a case.
+fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastQueries<'_>) -> T) -> T {
+    let (keys, queries) = (key_rows(case), query_rows(case, case.n));
+    measure(&LastQueries {
+        shape: heads(case),
+        scale: 1.0 / (case.head_dim as f32).sqrt(),
+        queries: &queries,
+        keys: &keys,
+        tokens: case.n,
+    })
+}
+
+fn heads(case: &Case) -> HeadShape {
+    HeadShape {
+        q_heads: case.q_heads,
+        kv_heads: case.kv_heads,
+        head_dim: case.head_dim,
+    }
+}
+
+fn key_rows(case: &Case) -> RowStore {
     let (n, d) = (case.n, case.head_dim);
     let mut keys = RowStore::uniform(case.kv_heads, n, d);
     for head in 0..case.kv_heads {
@@ -76,17 +143,25 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> 
             keys.row_mut(head, row).copy_from_slice(key);
         }
     }
-    let queries: Vec<f32> = (n - rows..n)
+    keys
+}
+
+/// `[rows, q_heads, head_dim]`: the last queries.
+fn query_rows(case: &Case, rows: usize) -> Vec<f32> {
+    let (n, d) = (case.n, case.head_dim);
+    (n - rows..n)
         .flat_map(|row| (0..case.q_heads).map(move |head| (head * n + row) * d))
         .flat_map(|first| case.q[first..first + d].iter().copied())
-        .collect();
+        .collect()
+}
+
+/// `[q_heads, n]`: what the last `rows` queries see, mean or sum over them.
+fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> {
+    let (n, d) = (case.n, case.head_dim);
+    let (keys, queries) = (key_rows(case), query_rows(case, rows));
     let ones = vec![1.0; rows];
     let task = WindowScores {
-        shape: HeadShape {
-            q_heads: case.q_heads,
-            kv_heads: case.kv_heads,
-            head_dim: d,
-        },
+        shape: heads(case),
         scale: 1.0 / (d as f32).sqrt(),
         queries: &queries,
         keys: &keys,

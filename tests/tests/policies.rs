@@ -203,8 +203,7 @@ fn replay(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> R
         group: 1,
         window: Some(first),
         column_sums: Some(first),
-        keys: None,
-        values: None,
+        ..Observation::default()
     };
     assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
     Replay::new(policy, 1, &[(0..n as u32).collect()])
