@@ -260,8 +260,7 @@ fn observation<'a>(case: &Case, layer: usize, window: Option<&'a [f32]>) -> Obse
         group: case.q_heads / case.kv_heads,
         window,
         column_sums: None,
-        keys: None,
-        values: None,
+        ..Observation::default()
     }
 }
 
@@ -288,8 +287,7 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
         group: 1,
         window: Some(&seen),
         column_sums: Some(&seen),
-        keys: None,
-        values: None,
+        ..Observation::default()
     };
     assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
     Replay::new(policy, 1, &[vec![0]])
