@@ -12,7 +12,8 @@ Where kvpress and Kept mean the same in other words, `OURS` says how to ask Kept
 - ChunkKV: kvpress chunks the window too and keeps whole chunks only; Kept keeps the window apart and cuts the last chunk to fit. They are
   the same where window, prompt and budget are whole chunks.
 - AdaKV: kvpress gives every head its floor first and lets all heads compete for the rest (Kept: `safeguard=reserve`); the paper's program competes
-  first and mixes the floor in. With a floor of 0 they are the same.
+  first and mixes the floor in (Kept's default). With a floor of 0 they are the same. kvpress's floor is a share of all rows, window
+  included, Kept's of those that heads compete for: 0.9375 of 48 are 45 rows, the window's 16 and 29, which are 0.90625 of 32.
 - KeyDiff, TOVA, Expected Attention: the same, with the sinks set as kvpress has them.
 
 Order within a head is no matter (kvpress stores by score, Kept by position). Of equal scores Kept keeps the lower position,
@@ -54,8 +55,8 @@ CASES = {
     "tova": (lambda r: TOVAPress(r), 48, ("tova", "force_last=true,sinks=0"), 1),
     "keydiff": (lambda r: KeyDiffPress(r), 48, ("keydiff", "sinks=0,recent=0"), STEPS),
     "adakv": (lambda r: AdaKVPress(snapkv(r), alpha_safeguard=0.0), 48, ("adakv", "base=snapkv,floor=0,w=16,kernel=5,pooling=avg,sinks=0"), STEPS),
-    "adakv_floor": (lambda r: AdaKVPress(snapkv(r), alpha_safeguard=0.95), 48,
-                    ("adakv", "base=snapkv,floor=0.95,safeguard=reserve,w=16,kernel=5,pooling=avg,sinks=0"), STEPS),
+    "adakv_floor": (lambda r: AdaKVPress(snapkv(r), alpha_safeguard=0.9375), 48,
+                    ("adakv", "base=snapkv,floor=0.90625,safeguard=reserve,w=16,kernel=5,pooling=avg,sinks=0"), STEPS),
     "expected_attention": (lambda r: ExpectedAttentionPress(r), 48, ("expected_attention", "sinks=4"), STEPS),
     "expected_attention_mean": (lambda r: ExpectedAttentionPress(r, n_future_positions=32, use_covariance=False, use_vnorm=False, epsilon=0.02),
                                 48, ("expected_attention", "sinks=4,future=32,covariance=false,vnorm=false,epsilon=0.02"), STEPS),
