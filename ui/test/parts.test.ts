@@ -13,6 +13,7 @@ import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Header from '../src/parts/Header.svelte'
 import MemoryBar from '../src/parts/MemoryBar.svelte'
+import Settings from '../src/parts/Settings.svelte'
 import Turn from '../src/parts/Turn.svelte'
 import Frame from './Frame.svelte'
 import { memory, snapshot, turn } from './given'
@@ -429,5 +430,40 @@ describe('the header', () => {
     await settle()
     expect(kept.desk.settings.budget).toBeNull()
     expect(find('notice')?.textContent).toContain('"ten" is not a budget.')
+  })
+})
+
+describe('the settings', () => {
+  it('refuse a length that is none in words, and show what holds', async () => {
+    show(Settings, given(), { close: () => {} })
+    const field = find<HTMLInputElement>('settings-length')!
+    for (const typed of ['-1', '1.5', '', '32769']) {
+      field.value = typed
+      field.dispatchEvent(new Event('change', { bubbles: true }))
+      await settle()
+      expect(find('notice')?.textContent).toContain('a whole number of tokens from 1 to 32,768')
+      expect(field.value).toBe('256')
+    }
+    expect(named('save_settings')).toEqual([])
+    field.value = '100'
+    field.dispatchEvent(new Event('change', { bubbles: true }))
+    await settle()
+    expect(named('save_settings')[0]?.args['settings']).toMatchObject({ maxTokens: 100 })
+    expect(find('notice')).toBeNull()
+  })
+
+  it('forget a conversation at the second click', async () => {
+    const kept = given()
+    kept.desk.apply({ event: 'turn', turn: turn() })
+    show(Settings, kept, { close: () => {} })
+    find('clear-conversation')!.click()
+    flushSync()
+    expect([named('clear_conversation').length, find('clear-conversation')?.textContent]).toEqual([
+      0,
+      'Forget it for good',
+    ])
+    find('clear-conversation')!.click()
+    await settle()
+    expect(named('clear_conversation')).toHaveLength(1)
   })
 })
