@@ -9,7 +9,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     llama_cpp.json          greedy tokens of each tiny model
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
-    selections/*.json.gz    the same, many more of them: see selections_many.py
+    selections/*.json.gz    the same, many more of them: see selections_many.py and selections_further.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
@@ -24,6 +24,7 @@ from safetensors.numpy import save as serialise
 
 import hf_logits
 import selections
+import selections_further
 import selections_many
 import strings
 import tiny
@@ -180,4 +181,5 @@ if __name__ == "__main__":
         make_models()
         write_rows("selections.json", selections.make())
         selections_many.write()
+        selections_further.write()
     make_mini()

@@ -1,7 +1,9 @@
 //! What must hold between methods and between parameters whatever the numbers: the identities of the specification (section 8).
 //!
-//! Inputs are drawn by proptest; a failing one is shrunk. Policies alone, on attention computed the slow and obvious way.
+//! Inputs are drawn by proptest; a failing one is shrunk. Mostly policies alone, on attention computed the slow and
+//! obvious way.
 
+use kept_engine::kernels::{DecodeAttention, DecodeScratch, HeadShape, RowStore, decode_attention};
 use kept_policies::{
     ModelShape, Observation, Pos, PromptShape, Retention, Row, Schedule, StepObservation, build,
     methods,
@@ -216,6 +218,37 @@ proptest! {
             let straight: Vec<u32> = (0..9).collect();
             prop_assert!(leaves(&straight).is_some());
             prop_assert_eq!(leaves(&straight), leaves(&order), "{}", method);
+        }
+    }
+
+    /// Where positions are baked into the keys, rows stored in another order give the same attention.
+    #[test]
+    fn rows_carry_no_order(d in drawn(), order in Just((0..40usize).collect::<Vec<_>>()).prop_shuffle()) {
+        let d = Drawn { n: 40, ..d };
+        let case = d.case("full", "", 40);
+        let shape = HeadShape { q_heads: case.q_heads, kv_heads: case.kv_heads, head_dim: 8 };
+        let attention = |order: &[usize]| {
+            let stored = |tensor: &[f32]| {
+                let mut store = RowStore::uniform(case.kv_heads, 40, 8);
+                for head in 0..case.kv_heads {
+                    for (slot, row) in order.iter().enumerate() {
+                        store.row_mut(head, slot).copy_from_slice(&tensor[(head * 40 + row) * 8..][..8]);
+                    }
+                }
+                store
+            };
+            let (keys, values) = (stored(&case.k), stored(&case.v));
+            let query: Vec<f32> = (0..case.q_heads).flat_map(|head| case.q[(head * 40 + 39) * 8..][..8].to_vec()).collect();
+            let task = DecodeAttention {
+                shape, scale: 0.35, query: &query, keys: &keys, values: &values, rows: &vec![40; case.kv_heads], rotation: None,
+            };
+            let mut out = vec![0.0; case.q_heads * 8];
+            decode_attention(&task, &mut DecodeScratch::new(shape, 40, 1), &mut out);
+            out
+        };
+        let straight: Vec<usize> = (0..40).collect();
+        for (a, b) in attention(&straight).iter().zip(attention(&order)) {
+            prop_assert!((a - b).abs() < 1e-5, "{} is not {}", a, b);
         }
     }
 
