@@ -243,6 +243,9 @@ pub struct CompactCache {
     /// Position that the next token takes: tokens seen so far, whatever was evicted.
     pub(crate) next: Pos,
     pub(crate) reassigned: bool,
+    /// Slots that the largest head was expected to need at most; scratch is made for as many, so that it is as large as was
+    /// announced however the heads share their rows.
+    pub(crate) widest: usize,
 }
 
 impl CompactCache {
@@ -264,7 +267,8 @@ impl CompactCache {
     /// Slots of the largest head, over all layers: room for attention scratch.
     pub(crate) fn max_capacity(&self) -> usize {
         let heads = |l: &CompactLayer| (0..l.kv_heads()).map(|h| l.keys.capacity(h)).max();
-        self.layers.iter().filter_map(heads).max().unwrap_or(0)
+        let largest = self.layers.iter().filter_map(heads).max();
+        largest.unwrap_or(0).max(self.widest)
     }
 }
 

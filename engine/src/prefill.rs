@@ -363,6 +363,7 @@ impl<'a> Prefill<'a> {
             layers,
             next: Pos(n as u32),
             reassigned: positions == Positions::Reassigned,
+            widest: sizes.max_capacity,
         };
         let ledger = MemoryLedger {
             weights: self.model.weights_bytes(),

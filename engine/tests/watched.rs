@@ -103,6 +103,15 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
         (method("snapkv", &[("w", "7"), ("sinks", "2")]), Some("100")),
         (method("snapkv", &[]), Some("100%")),
         (method("streaming_llm", &[]), Some("64")),
+        (method("adakv", &[("w", "7")]), Some("100")),
+        (method("adakv", &[("base", "pyramidkv")]), Some("100")),
+        (method("scissorhands", &[]), Some("100")),
+        (method("expected_attention", &[]), Some("100")),
+        (method("cam", &[("base", "h2o")]), Some("100")),
+        (
+            method("keydiff", &[("decode_cap", "110"), ("decode_every", "3")]),
+            Some("100"),
+        ),
         (
             method("streaming_llm", &[("positions", "original")]),
             Some("1MiB"),

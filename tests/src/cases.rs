@@ -45,6 +45,14 @@ pub struct Probabilities {
 }
 
 impl Probabilities {
+    /// Those that `seed` draws, of so many bits each.
+    pub fn new(seed: u64, bits: u32) -> Self {
+        Self {
+            draw: Draw(seed),
+            bits,
+        }
+    }
+
     /// The next one: a multiple of `2^-bits`, above 0 and at most 1.
     pub fn draw(&mut self) -> f32 {
         ((self.draw.next() >> (16 - self.bits)) + 1) as f32 / (1u32 << self.bits) as f32

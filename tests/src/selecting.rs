@@ -241,6 +241,13 @@ impl Replay {
         };
         let mut evict = vec![None; rows.len()];
         self.policy.step(&observation, &mut evict);
+        let mut keep = vec![true; positions.len()];
+        if self.policy.sweep(&observation, &mut keep) {
+            for (slots, first) in self.slots.iter_mut().zip(&firsts) {
+                let mut stays = keep[*first..].iter();
+                slots.retain(|_| stays.next().copied().unwrap_or(true));
+            }
+        }
         self.free = evict
             .iter()
             .map(|row| row.map(|Row(slot)| slot as usize))

@@ -1,10 +1,13 @@
 //! AdaKV, KeyDiff, Expected Attention, PyramidInfer and Scissorhands keep what their numpy twins say, on five hundred drawn cases
 //! each; CaM merges as its does. `golden/selections_further.py` makes the cases.
 
-use kept_policies::{Safeguard, geometric_rows, merge_probability};
-use kept_tests::cases::Case;
+use kept_policies::{
+    BelowAverage, ModelShape, Observation, Parameters, Pos, PromptShape, Retention, Safeguard,
+    build, geometric_rows, merge_probability,
+};
+use kept_tests::cases::{Case, Probabilities, ranges};
 use kept_tests::golden;
-use kept_tests::selecting::{Measured, kept};
+use kept_tests::selecting::{Measured, Replay, kept};
 
 fn hold(method: &str) {
     let cases = golden::packed(&format!("selections/{method}.json.gz"));
@@ -64,11 +67,14 @@ fn rows_are_split_as_in_the_worked_example() {
         .map(|head| golden::ids(head).iter().map(|&s| s as f32).collect())
         .collect();
     let scores: Vec<&[f32]> = scores.iter().map(Vec::as_slice).collect();
-    let split = Safeguard::Blend.split(&scores, 3, 0.34);
+    let split = Safeguard::Blend.split(&scores, 3, 0, 0.34);
     let split: Vec<u32> = split.iter().map(|&rows| rows as u32).collect();
     assert_eq!(split, golden::ids(&f["budgets"]));
-    assert_eq!(Safeguard::Reserve.split(&scores, 3, 0.0), [5, 1]);
-    assert_eq!(Safeguard::Reserve.split(&scores, 3, 1.0), [3, 3]);
+    assert_eq!(Safeguard::Reserve.split(&scores, 3, 0, 0.0), [5, 1]);
+    assert_eq!(Safeguard::Reserve.split(&scores, 3, 0, 1.0), [3, 3]);
+    // Three protected rows count as safe ones: 0.5 of 6 rows are these.
+    assert_eq!(Safeguard::Reserve.split(&scores, 3, 3, 0.5), [5, 1]);
+    assert_eq!(Safeguard::Reserve.split(&scores, 3, 3, 0.9), [4, 2]);
 }
 
 #[test]
@@ -88,4 +94,193 @@ fn merges_are_as_probable_as_the_attention_says() {
     assert_eq!(p(0.9, &[0.4]), 1.0);
     assert_eq!(p(0.1, &[0.0, 0.0]), 1.0);
     assert_eq!(p(0.0, &[0.0]), 0.0);
+}
+
+fn plain(value: &serde_json::Value) -> Vec<(String, String)> {
+    let set = value.as_object().expect("set").iter();
+    let text: Vec<String> = set
+        .map(|(name, v)| {
+            format!(
+                "{name}={}",
+                v.as_str().map_or_else(|| v.to_string(), str::to_owned)
+            )
+        })
+        .collect();
+    Parameters::parse_assignments(&text.join(",")).expect("parameters")
+}
+
+/// Scissorhands and the cap for long answers let go of many rows at once; what is left after every step is what numpy has left.
+#[test]
+fn answers_hold_what_they_should_after_every_step() {
+    let cases = golden::packed("selections/decoding.json.gz");
+    let cases = cases.as_array().expect("cases");
+    assert!(cases.len() >= 100);
+    let mut dropped_many = 0;
+    for case in cases {
+        let number = |name: &str| case[name].as_u64().expect(name);
+        let name = case["method"].as_str().expect("method");
+        let mut policy = build(name, &plain(&case["set"])).expect("a method");
+        let model = ModelShape {
+            layers: 1,
+            q_heads: 2,
+            kv_heads: 1,
+            head_dim: 8,
+        };
+        let budget = number("budget") as usize;
+        let rows = policy
+            .rows(&model, &PromptShape { tokens: 1 }, budget)
+            .expect("rows");
+        let observation = Observation {
+            tokens: 1,
+            kv_heads: 1,
+            group: 2,
+            below: Some(BelowAverage {
+                rows: 1,
+                bits: &[0],
+            }),
+            ..Observation::default()
+        };
+        let retention = policy.select(&observation, rows[0]);
+        assert_eq!(retention, Retention::Everything);
+        let mut replay = Replay::new(policy, 2, &[vec![0]]);
+        let mut drawn = Probabilities::new(number("seed"), 16);
+        let mut before = 1;
+        for (step, held) in case["held"].as_array().expect("steps").iter().enumerate() {
+            let row: Vec<f32> = (0..2 * (before + 1)).map(|_| drawn.draw()).collect();
+            replay.step(Pos(step as u32 + 1), |head, rank| {
+                row[head * (before + 1) + rank]
+            });
+            let expected = ranges(held.as_str().expect("ranges"));
+            let found = replay.held(0);
+            let what = format!("{name} {:?}, step {step}", case["set"]);
+            assert_eq!(found, expected, "{what}, seed {}", number("seed"));
+            dropped_many += usize::from(found.len() < before);
+            before = found.len();
+        }
+    }
+    assert!(dropped_many >= 100, "{dropped_many} drops of several rows");
+}
+
+/// CaM adds to kept values what the numpy twin adds, and never touches which rows are kept.
+#[test]
+fn evicted_values_are_merged_as_numpy_merges_them() {
+    let cases = golden::packed("selections/merged.json.gz");
+    let cases = cases.as_array().expect("cases");
+    assert!(cases.len() >= 90);
+    let mut merged = 0;
+    for value in cases {
+        let case = Case::from_json(value);
+        assert_eq!(
+            kept(&case, Measured::Slowly),
+            case.kept,
+            "{}",
+            case.describe()
+        );
+        let mut policy = build(&case.method, &case.set).expect("cam");
+        let model = ModelShape {
+            layers: 1,
+            q_heads: case.q_heads,
+            kv_heads: case.kv_heads,
+            head_dim: case.head_dim,
+        };
+        let rows = policy
+            .rows(&model, &PromptShape { tokens: case.n }, case.budget)
+            .expect("rows");
+        let window = case.observed(policy.needs(0).window.expect("a window"));
+        let observation = Observation {
+            tokens: case.n,
+            kv_heads: case.kv_heads,
+            group: case.q_heads / case.kv_heads,
+            window: Some(&window),
+            ..Observation::default()
+        };
+        let retention = policy.select(&observation, rows[0]);
+        let dim = case.head_dim;
+        let value_of =
+            |head: usize, token: u32| &case.v[(head * case.n + token as usize) * dim..][..dim];
+        let mut values: Vec<Vec<f32>> = (case.kept.iter().enumerate())
+            .map(|(head, kept)| {
+                kept.iter()
+                    .flat_map(|&t| value_of(head, t))
+                    .copied()
+                    .collect()
+            })
+            .collect();
+        let spreads = policy.spreads(&observation, &retention);
+        merged += spreads.len();
+        for spread in spreads {
+            let targets = values[spread.head].chunks_exact_mut(dim);
+            for target in targets.skip(spread.first).take(spread.count) {
+                let from = value_of(spread.head, spread.from.0);
+                target
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(t, v)| *t += spread.weight * v);
+            }
+        }
+        for (head, found) in values.iter().enumerate() {
+            let expected = value["values"][head].as_array().expect("values");
+            for (found, expected) in found.iter().zip(expected) {
+                let expected = expected.as_f64().expect("a number") as f32;
+                assert!(
+                    (found - expected).abs() < 1e-5,
+                    "{}: {found} {expected}",
+                    case.describe()
+                );
+            }
+        }
+    }
+    assert!(merged > 1000, "{merged} merges");
+}
+
+#[test]
+fn wrappers_refuse_what_they_cannot_wrap() {
+    for (method, set, said) in [
+        (
+            "adakv",
+            "base=chunkkv",
+            "adakv: base=chunkkv is not allowed",
+        ),
+        ("adakv", "base=adakv", "adakv: base=adakv is not allowed"),
+        (
+            "adakv",
+            "base=snapkv,kernel=4",
+            "snapkv: kernel=4 is not allowed",
+        ),
+        (
+            "adakv",
+            "floor=2",
+            "adakv: floor=2 is not allowed; floor takes a number from 0 to 1",
+        ),
+        (
+            "cam",
+            "base=scissorhands",
+            "cam: base=scissorhands is not allowed",
+        ),
+        ("cam", "base=cam", "cam: base=cam is not allowed"),
+        (
+            "snapkv",
+            "decode_cap=64,decode_every=4,decode_w=5",
+            "decode_w=5 is not allowed",
+        ),
+        ("h2o", "decode_cap=64", "h2o has no parameter 'decode_cap'"),
+    ] {
+        let set = Parameters::parse_assignments(set).expect("assignments");
+        let error = build(method, &set).err().expect("refused").to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let set = Parameters::parse_assignments("decode_cap=64").expect("assignments");
+    let mut policy = build("snapkv", &set).expect("snapkv");
+    let model = ModelShape {
+        layers: 1,
+        q_heads: 1,
+        kv_heads: 1,
+        head_dim: 8,
+    };
+    let error = policy.rows(&model, &PromptShape { tokens: 500 }, 100);
+    let error = error.expect_err("a cap below the budget").to_string();
+    assert!(
+        error.contains("decode_cap=64") && error.contains("100 rows"),
+        "{error}"
+    );
 }
