@@ -11,7 +11,8 @@
 //! ```
 //!
 //! `safeguard = blend` is the paper's rule above. `safeguard = reserve` is kvpress's: each head first gets its best
-//! `floor x rows`, its protected ends among them, and the rest goes to the best of all heads together.
+//! `floor x rows`, the rest goes to the best of all heads together. (kvpress counts the protected ends among the rows and the safe
+//! ones, so its `alpha` is a larger number for the same split.)
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::token_scores::{TokenScores, keep_best};
@@ -103,27 +104,16 @@ pub struct AdaKv {
 }
 
 impl Safeguard {
-    /// Rows that are safe for every head, of `per_head` that are competed for and `ends` that are protected anyway.
-    fn safe(self, per_head: usize, ends: usize, floor: f64) -> usize {
-        match self {
-            Safeguard::Blend => (per_head as f64 * floor) as usize,
-            Safeguard::Reserve => {
-                (((per_head + ends) as f64 * floor) as usize).saturating_sub(ends)
-            }
-        }
-    }
-
-    /// `[heads]`: rows for each head, `per_head` on average, given the scores of the tokens that compete, `[heads][m]`, beside
-    /// `ends` that every head keeps.
-    pub fn split(self, scores: &[&[f32]], per_head: usize, ends: usize, floor: f64) -> Vec<usize> {
+    /// `[heads]`: rows for each head, `per_head` on average, given the scores of the tokens that compete, `[heads][m]`.
+    pub fn split(self, scores: &[&[f32]], per_head: usize, floor: f64) -> Vec<usize> {
         let heads = scores.len();
         let m = scores.first().map_or(0, |s| s.len());
         let rows = heads * per_head;
-        let safe = self.safe(per_head, ends, floor);
+        let even = (per_head as f64 * floor) as usize;
         let mut all = scores.concat();
         if self == Safeguard::Reserve {
             for (head, own) in scores.iter().enumerate() {
-                for best in top_positions(own, safe) {
+                for best in top_positions(own, even) {
                     all[head * m + best as usize] = f32::INFINITY;
                 }
             }
@@ -135,7 +125,7 @@ impl Safeguard {
         if self == Safeguard::Reserve {
             return wishes;
         }
-        let blend = |wish: &usize| (*wish as f64 * (1.0 - floor) + safe as f64 + 0.5).floor();
+        let blend = |wish: &usize| (*wish as f64 * (1.0 - floor) + even as f64 + 0.5).floor();
         let mut split: Vec<usize> = wishes.iter().map(|w| blend(w) as usize).collect();
         // Rounding may miss the sum: the largest gives, the smallest takes; of equals the first.
         while split.iter().sum::<usize>() > rows {
@@ -190,7 +180,7 @@ impl Policy for AdaKv {
         let protected = self.scorer().protected();
         let ends = protected.sinks + protected.recent;
         let even = rows.saturating_sub(ends);
-        let safe = self.safeguard.safe(even, ends, self.floor);
+        let safe = (even as f64 * self.floor) as usize;
         ends.min(rows) + even * self.kv_heads - safe * (self.kv_heads - 1)
     }
 
@@ -204,7 +194,7 @@ impl Policy for AdaKv {
         let scores = self.scorer().token_scores(observation);
         let ends = n - between.len();
         let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
-        let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), ends, self.floor);
+        let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), self.floor);
         let heads = scores.into_iter().zip(split);
         Retention::Keep(
             heads

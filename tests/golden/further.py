@@ -24,7 +24,7 @@ def adakv(scores: np.ndarray, sinks: int, recent: int, rows: int, floor: float, 
     if safeguard == "reserve":
         inner = inner.copy()
         for head in inner:
-            head[oracle.topk_idx(head, max(0, int(rows * floor) - sinks - recent))] = np.inf
+            head[oracle.topk_idx(head, int(per_head * floor))] = np.inf
         flat = oracle.ranked(inner.reshape(-1))[:len(inner) * per_head]
         split = np.bincount(flat // inner.shape[1], minlength=len(inner))
     else:

@@ -68,7 +68,7 @@ def adakv(case: dict):
     if heads_tie(inner, per_head * len(inner)):
         return None
     own = [len(rows) - sinks - recent for rows in kept]
-    safe = max(0, int(b * s["floor"]) - sinks - recent)
+    safe = int(per_head * s["floor"])
     if (near_tie(inner.reshape(1, -1), [per_head * len(inner)], MARGIN) or near_tie(inner, own, MARGIN)
             or near_tie(inner, [safe] * len(inner), MARGIN)):
         return None
