@@ -9,6 +9,10 @@ PYTHON ?= python3
 SAMPLE := assets/sample.txt
 QUESTION = $(shell sed -n 's/.*"question": *"\([^"]*\)".*/\1/p' assets/sample.json | head -n 1)
 
+# Tests start many programs at once, and threads that wait for each other spin: one thread each is quicker there. The kernels'
+# own tests run before with all threads.
+ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1
+
 # Open the window with the sample document; without a display, answer the sample question in the terminal.
 run: setup page
 	$(CARGO) build --release -p kept -p kept-engine -p kept-app --bins
@@ -18,7 +22,8 @@ run: setup page
 test: setup-test page lint
 	cd ui && ../scripts/node npm run --silent test
 	$(CARGO) build --workspace --bins
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --lib
+	$(ONE_THREAD) $(CARGO) test --workspace
 
 lint: setup page
 	$(CARGO) fmt --all --check
