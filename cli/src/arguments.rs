@@ -21,6 +21,10 @@ pub enum Command {
     Ask(AskArguments),
     /// Show which tokens of a document a method keeps for a question.
     Map(MapArguments),
+    /// Hold methods and budgets against the full cache, on one document and question.
+    Compare(CompareArguments),
+    /// List the methods: what each keeps, when it acts, what can be set.
+    Methods(MethodsArguments),
     /// Run a method's selection on given queries and keys.
     Select(SelectArguments),
     /// Print the token ids of a text file.
@@ -51,7 +55,7 @@ pub struct EngineArguments {
     /// A GGUF file, or `mini` for the model in the box.
     #[arg(long, default_value = "mini", value_name = "FILE|mini")]
     pub model: String,
-    /// How the cache is compressed: full, streaming_llm or snapkv.
+    /// How the cache is compressed; `kept methods` lists them.
     #[arg(long, default_value = "snapkv")]
     pub method: String,
     /// Parameters of the method, as name=value[,name=value].
@@ -66,17 +70,22 @@ pub struct EngineArguments {
     pub threads: Option<usize>,
 }
 
+/// Opens `model` for computing with `threads`. Called once, before any thread computes.
+pub fn open(model: &str, threads: Option<usize>) -> anyhow::Result<Engine> {
+    if let Some(threads) = threads {
+        anyhow::ensure!(
+            (1..=MOST_THREADS).contains(&threads),
+            "--threads {threads} is not between 1 and {MOST_THREADS}"
+        );
+        kept_engine::kernels::threads::configure(Some(threads));
+    }
+    Ok(Engine::open(&model_path(model)?)?)
+}
+
 impl EngineArguments {
     /// Opens the model. Called once, before any thread computes.
     pub fn open(&self) -> anyhow::Result<Engine> {
-        if let Some(threads) = self.threads {
-            anyhow::ensure!(
-                (1..=MOST_THREADS).contains(&threads),
-                "--threads {threads} is not between 1 and {MOST_THREADS}"
-            );
-            kept_engine::kernels::threads::configure(Some(threads));
-        }
-        Ok(Engine::open(&model_path(&self.model)?)?)
+        open(&self.model, self.threads)
     }
 
     /// The method with its parameters, checked.
@@ -180,6 +189,59 @@ pub struct MapArguments {
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     pub color: Color,
     /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CompareArguments {
+    #[command(flatten)]
+    pub question: QuestionArguments,
+    /// A GGUF file, or `mini` for the model in the box.
+    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    pub model: String,
+    /// Methods, comma separated [default: all; `kept methods` lists them].
+    #[arg(long, value_name = "A,B,C")]
+    pub methods: Option<String>,
+    /// Budgets, comma separated: rows per head (512), shares of the prompt (10%) or bytes for the whole cache (512MiB).
+    #[arg(
+        long,
+        default_value = "25%",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub budgets: String,
+    /// Parameters of single methods, as method:name=value[,method:name=value].
+    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    pub set: String,
+    /// Longest answer of the full cache to compare along, in tokens.
+    #[arg(
+        long,
+        default_value_t = 64,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    pub max_tokens: usize,
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    /// Also draw the figures into this folder, as SVG.
+    #[arg(long, value_name = "FOLDER")]
+    pub pictures: Option<PathBuf>,
+    /// Print JSON, one object a line: the full cache first, then one for each method and budget.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MethodsArguments {
+    /// Only this method.
+    #[arg(value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Print the table as Markdown.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+    /// Print a JSON list instead of text.
     #[arg(long)]
     pub json: bool,
 }

@@ -5,11 +5,13 @@
 mod arguments;
 mod ask;
 mod bench;
+mod compare;
 mod doctor;
 mod inspect;
 mod logits;
 mod map;
 mod map_page;
+mod methods;
 mod output;
 mod paint;
 mod progress;
@@ -80,6 +82,8 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Ask(arguments) => ask::run(arguments),
         Command::Map(arguments) => map::run(arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Methods(arguments) => methods::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),

@@ -12,11 +12,19 @@ pub struct ReadingBar(ProgressBar);
 impl ReadingBar {
     /// A bar that is drawn if stderr is a terminal.
     pub fn new() -> Self {
+        Self::labelled("")
+    }
+
+    /// A bar that also says what is read for: `reading (snapkv 25%) ...`.
+    pub fn labelled(label: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
         if let Ok(style) =
-            ProgressStyle::with_template("reading {bar:24} {percent:>3} %  {msg:.36}")
+            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:.36}")
         {
             bar.set_style(style.progress_chars("━╸─"));
+        }
+        if !label.is_empty() {
+            bar.set_prefix(format!(" ({label})"));
         }
         Self(bar)
     }

@@ -139,6 +139,11 @@ impl<'a> Decoder<'a> {
         &self.cache
     }
 
+    /// Gives the cache back as it is now.
+    pub fn into_cache(self) -> CompactCache {
+        self.cache
+    }
+
     /// Whether the method evicts rows while answering.
     pub fn evicts(&self) -> bool {
         (0..self.rows.len()).any(|layer| self.policy.decode_rows(layer).is_some())

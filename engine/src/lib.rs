@@ -12,6 +12,7 @@ mod decode;
 mod error;
 mod estimate;
 mod event;
+pub mod fidelity;
 mod forced;
 mod grid;
 mod ledger;

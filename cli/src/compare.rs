@@ -1,0 +1,328 @@
+//! `kept compare`: methods and budgets held against the full cache on one document and question. A table on stdout, or with
+//! `--json` one object a line; a budget that a method refuses is a row with the reason.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use kept_engine::documents::Document;
+use kept_engine::fidelity::{HeadFigures, MethodRun, Reference, WaveletFigures};
+use kept_engine::kernels::Stop;
+use kept_engine::policies::{self, Budget, Parameters};
+use kept_engine::{Engine, EngineError, Event, Finish, Method, model_path};
+use serde::Serialize;
+
+use crate::arguments::{CompareArguments, open};
+use crate::output::{self, bytes, count};
+use crate::progress::{ReadingBar, stop_on_ctrl_c};
+
+/// The first line of `--json`.
+#[derive(Serialize)]
+struct ReferenceJson<'a> {
+    run: &'static str,
+    method: &'static str,
+    model: &'a str,
+    prompt_tokens: usize,
+    answer: &'a str,
+    answer_tokens: usize,
+    finish: Finish,
+    kv_bytes: u64,
+    first_token_seconds: f64,
+    decode_tokens_per_second: f64,
+    /// `[layers][kv_heads]`
+    heads: &'a [Vec<HeadFigures>],
+    wavelet: &'a Option<WaveletFigures>,
+}
+
+/// Every other line of `--json`: `refused` has the sentence where there is no result.
+#[derive(Serialize)]
+struct RunJson<'a> {
+    run: &'static str,
+    method: &'a str,
+    parameters: Vec<String>,
+    budget: String,
+    prompt_tokens: usize,
+    refused: Option<&'a str>,
+    #[serde(flatten)]
+    result: Option<&'a MethodRun>,
+}
+
+/// One method at one budget.
+pub struct Row {
+    pub method: Method,
+    pub budget: Budget,
+    pub result: Result<MethodRun, String>,
+}
+
+pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
+    let methods = chosen_methods(arguments)?;
+    let budgets = chosen_budgets(&arguments.budgets)?;
+    ensure!(
+        (1..=MOST_TOKENS).contains(&arguments.max_tokens),
+        "--max-tokens {} is not between 1 and {MOST_TOKENS}",
+        arguments.max_tokens
+    );
+    if let Some(folder) = &arguments.pictures {
+        check_folder(folder)?;
+    }
+    model_path(&arguments.model)?;
+    let engine = open(&arguments.model, arguments.threads)?;
+    let document = Document::open(&arguments.question.document)?;
+    let stop = stop_on_ctrl_c();
+    let reference = watched("full cache", |on_event| {
+        let question = &arguments.question.question;
+        engine.reference(&document, question, arguments.max_tokens, on_event, &stop)
+    })?;
+    match arguments.json {
+        true => output::print_json(&reference_json(&engine, &reference))?,
+        false => output::print_text(&opening(&engine, &reference))?,
+    }
+    let mut rows = Vec::new();
+    for method in &methods {
+        // The full cache has no budget: once is enough.
+        let everything = [Budget::Share(1.0)];
+        let budgets = match method.name.as_str() {
+            "full" => &everything,
+            _ => budgets.as_slice(),
+        };
+        for &budget in budgets {
+            let row = run_one(&engine, &reference, method, budget, &stop)?;
+            match arguments.json {
+                true => output::print_json(&run_json(&reference, &row))?,
+                false => output::print_text(&line(&row))?,
+            }
+            rows.push(row);
+        }
+    }
+    if !arguments.json {
+        output::print_text(&answers(&reference, &rows))?;
+    }
+    Ok(())
+}
+
+/// The attention and the logits of the full cache's answer are held in memory.
+const MOST_TOKENS: usize = 1024;
+
+/// The methods with their parameters, each checked before anything is read.
+fn chosen_methods(arguments: &CompareArguments) -> anyhow::Result<Vec<Method>> {
+    let names: Vec<&str> = match &arguments.methods {
+        None => policies::methods().iter().map(|info| info.name).collect(),
+        Some(list) => parts(list).collect(),
+    };
+    ensure!(
+        !names.is_empty(),
+        "--methods names none; give for example --methods snapkv,h2o"
+    );
+    let mut methods: Vec<Method> = Vec::new();
+    for name in names {
+        policies::find(name)?;
+        ensure!(
+            methods.iter().all(|method| method.name != name),
+            "--methods names {name} twice; name each once"
+        );
+        methods.push(Method {
+            name: name.to_owned(),
+            parameters: Vec::new(),
+        });
+    }
+    for (name, value) in Parameters::parse_assignments(&arguments.set)? {
+        let (method, parameter) = name.split_once(':').with_context(|| {
+            format!(
+                "--set {name}={value} does not say whose; write for example snapkv:{name}={value}"
+            )
+        })?;
+        let (method, parameter) = (method.trim(), parameter.trim());
+        let known = methods.iter_mut().find(|known| known.name == method);
+        let known = known.with_context(|| {
+            format!(
+                "--set {name}={value} is for {method}, which is not among --methods; add it there"
+            )
+        })?;
+        known.parameters.push((parameter.to_owned(), value));
+    }
+    for method in &methods {
+        method.build()?;
+    }
+    Ok(methods)
+}
+
+fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
+    let budgets = parts(list).map(str::parse).collect::<Result<Vec<_>, _>>()?;
+    ensure!(
+        !budgets.is_empty(),
+        "--budgets names none; give for example --budgets 128,25%"
+    );
+    Ok(budgets)
+}
+
+fn parts(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+}
+
+/// The folder is made before anything is read, so that a long comparison is not lost.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| {
+        format!(
+            "the folder '{}' for the pictures cannot be made; choose another place",
+            folder.display()
+        )
+    })
+}
+
+/// A method that refuses the budget is a row; anything else ends the comparison.
+fn run_one(
+    engine: &Engine,
+    reference: &Reference,
+    method: &Method,
+    budget: Budget,
+    stop: &Stop,
+) -> anyhow::Result<Row> {
+    let label = format!("{} {budget}", method.name);
+    let found = watched(&label, |on_event| {
+        engine.fidelity(reference, method, budget, on_event, stop)
+    });
+    let result = match found {
+        Ok(run) => Ok(run),
+        Err(EngineError::Policy(refusal)) => Err(refusal.to_string()),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Row {
+        method: method.clone(),
+        budget,
+        result,
+    })
+}
+
+/// Shows a bar on stderr while `work` reads.
+fn watched<T>(
+    label: &str,
+    work: impl FnOnce(&mut dyn FnMut(Event)) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let bar = ReadingBar::labelled(label);
+    let done = work(&mut |event| match event {
+        Event::Progress(progress) => bar.show(&progress),
+        Event::Read { .. } | Event::Token { .. } => {}
+    });
+    bar.clear();
+    done
+}
+
+fn reference_json<'a>(engine: &'a Engine, reference: &'a Reference) -> ReferenceJson<'a> {
+    ReferenceJson {
+        run: "reference",
+        method: "full",
+        model: engine.model().name(),
+        prompt_tokens: reference.prompt.len(),
+        answer: &reference.answer,
+        answer_tokens: reference.answer_ids.len(),
+        finish: reference.finish,
+        kv_bytes: reference.kv_bytes,
+        first_token_seconds: reference.first_token_seconds,
+        decode_tokens_per_second: reference.decode_tokens_per_second,
+        heads: &reference.heads,
+        wavelet: &reference.wavelet,
+    }
+}
+
+fn run_json<'a>(reference: &Reference, row: &'a Row) -> RunJson<'a> {
+    let parameters = row.method.parameters.iter();
+    RunJson {
+        run: "method",
+        method: &row.method.name,
+        parameters: parameters
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect(),
+        budget: row.budget.to_string(),
+        prompt_tokens: reference.prompt.len(),
+        refused: row.result.as_ref().err().map(String::as_str),
+        result: row.result.as_ref().ok(),
+    }
+}
+
+/// What is compared, and the head of the table.
+fn opening(engine: &Engine, reference: &Reference) -> String {
+    let answer = one_line(&reference.answer);
+    let text = format!(
+        "{} · {} tokens · the full cache ({}, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\n",
+        engine.model().name(),
+        count(reference.prompt.len()),
+        bytes(reference.kv_bytes),
+        short(reference.first_token_seconds),
+        reference.decode_tokens_per_second,
+        count(reference.answer_ids.len()),
+    );
+    let head = format!(
+        "{:<20} {:>8} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9}  {}\n",
+        "method",
+        "budget",
+        "rows",
+        "cache",
+        "KL",
+        "top-1",
+        "recall",
+        "Jaccard",
+        "first",
+        "tokens/s",
+        "answer"
+    );
+    output::printable(&text) + &head
+}
+
+fn line(row: &Row) -> String {
+    let name = format!("{:<20} {:>8}", row.method.name, row.budget.to_string());
+    let run = match &row.result {
+        Ok(run) => run,
+        Err(sentence) => return output::printable(&format!("{name}  refused: {sentence}\n")),
+    };
+    let rows: usize = run.rows_per_layer.iter().sum();
+    let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", 100.0 * s));
+    let fidelity = &run.fidelity;
+    format!(
+        "{name} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
+        count((rows as f64 / run.rows_per_layer.len().max(1) as f64).round() as usize),
+        bytes(run.kv_bytes),
+        fidelity.kl.map_or("-".into(), |kl| format!("{kl:.4}")),
+        percent(fidelity.top1),
+        percent(fidelity.attention_recall),
+        percent(run.indices.jaccard),
+        short(run.first_token_seconds),
+        run.decode_tokens_per_second,
+        if run.same_answer { "same" } else { "differs" },
+    )
+}
+
+/// The answers that are not the full cache's.
+fn answers(reference: &Reference, rows: &[Row]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        if let Ok(run) = &row.result
+            && !run.same_answer
+        {
+            text += &format!(
+                "\n{} at {} answers:\n  {}\n",
+                row.method.name,
+                row.budget,
+                one_line(&run.answer)
+            );
+        }
+    }
+    if reference.answer_ids.is_empty() {
+        text += "\nthe full cache ends without an answer, so there is nothing to compare along; ask in other words\n";
+    }
+    output::printable(&text)
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ")
+}
+
+/// Short times with a digit that differs: `0.42 s`.
+fn short(seconds: f64) -> String {
+    match Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs() {
+        0..10 => format!("{seconds:.2} s"),
+        _ => crate::progress::duration(seconds),
+    }
+}

@@ -1,0 +1,134 @@
+//! `kept methods`: every method, what it keeps, when it acts, where its rows stand, what can be set, and where it was published.
+//!
+//! Everything printed comes from the methods' own files; the README's table is `--markdown`, and a test holds them together.
+
+use kept_engine::policies::{self, MethodInfo, Parameter};
+use serde::Serialize;
+
+use crate::arguments::MethodsArguments;
+use crate::output;
+
+#[derive(Serialize)]
+struct MethodJson {
+    name: &'static str,
+    title: &'static str,
+    paper: &'static str,
+    keeps: &'static str,
+    acts: &'static str,
+    positions: &'static str,
+    parameters: Vec<ParameterJson>,
+}
+
+#[derive(Serialize)]
+struct ParameterJson {
+    name: &'static str,
+    default: &'static str,
+    range: &'static str,
+    meaning: &'static str,
+}
+
+impl From<&MethodInfo> for MethodJson {
+    fn from(info: &MethodInfo) -> Self {
+        Self {
+            name: info.name,
+            title: info.title,
+            paper: info.paper,
+            keeps: info.keeps,
+            acts: info.acts,
+            positions: info.positions,
+            parameters: info.parameters.iter().map(ParameterJson::from).collect(),
+        }
+    }
+}
+
+impl From<&Parameter> for ParameterJson {
+    fn from(parameter: &Parameter) -> Self {
+        Self {
+            name: parameter.name,
+            default: parameter.default,
+            range: parameter.range,
+            meaning: parameter.meaning,
+        }
+    }
+}
+
+pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
+    let listed: Vec<&MethodInfo> = match &arguments.method {
+        Some(name) => vec![policies::find(name)?],
+        None => policies::methods().iter().collect(),
+    };
+    if arguments.json {
+        let listed: Vec<MethodJson> = listed.iter().map(|info| MethodJson::from(*info)).collect();
+        return output::print_json(&listed);
+    }
+    let text = match arguments.markdown {
+        true => markdown(&listed),
+        false => plain(&listed),
+    };
+    output::print_text(&text)
+}
+
+/// A block for each method, for reading in a terminal.
+fn plain(listed: &[&MethodInfo]) -> String {
+    let mut text = String::new();
+    for info in listed {
+        let paper = match info.paper {
+            "" => String::new(),
+            paper => format!(" · {paper}"),
+        };
+        text += &format!("{}  {}{paper}\n", info.name, info.title);
+        text += &format!("    keeps      {}\n", info.keeps);
+        text += &format!("    acts       {}\n", info.acts);
+        text += &format!("    positions  {}\n", info.positions);
+        let longest = |field: fn(&Parameter) -> &str| {
+            let lengths = info.parameters.iter().map(|p| field(p).chars().count());
+            lengths.max().unwrap_or(0)
+        };
+        let width = longest(|p| p.name);
+        for (i, parameter) in info.parameters.iter().enumerate() {
+            let label = if i == 0 { "--set" } else { "" };
+            text += &format!(
+                "    {label:<9}  {:width$}  {}\n",
+                parameter.name, parameter.meaning
+            );
+            let indent = " ".repeat(4 + 9 + 2 + width + 2);
+            text += &format!(
+                "{indent}{}; default {}\n",
+                parameter.range, parameter.default
+            );
+        }
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+/// One row for each method.
+fn markdown(listed: &[&MethodInfo]) -> String {
+    let mut text = String::from(
+        "| method | keeps | acts | positions | `--set` (default; range) | paper |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for info in listed {
+        let parameters: Vec<String> = info
+            .parameters
+            .iter()
+            .map(|p| format!("`{}` ({}; {})", p.name, cell(p.default), cell(p.range)))
+            .collect();
+        text += &format!(
+            "| `{}` | {} | {} | {} | {} | {} |\n",
+            info.name,
+            cell(info.keeps),
+            cell(info.acts),
+            cell(info.positions),
+            parameters.join("<br>"),
+            cell(info.paper),
+        );
+    }
+    text
+}
+
+/// A bar would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}

@@ -1,0 +1,142 @@
+//! How much each kv head could be cut: sparsity and redundancy (EMS, section 4.1, equations 3 to 5, figure 3b).
+//!
+//! Measured on the full cache, whatever method is looked at. Keys are taken before RoPE, as the paper says.
+
+use serde::Serialize;
+
+/// Share of the total score that the important tokens must reach (zeta in the paper's figure 3).
+pub const SCORE_SHARE: f64 = 0.95;
+
+/// Similarity from which a token counts as redundant (tau in the paper's figure 3).
+pub const SIMILAR: f32 = 0.6;
+
+/// Tokens that are held against all tokens before them; of longer prompts so many, evenly spaced.
+pub const PROBED: usize = 1024;
+
+/// One kv head of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct HeadFigures {
+    /// 1 minus the smallest share of tokens that together hold [`SCORE_SHARE`] of the global-local score.
+    pub sparsity: f64,
+    /// Share of tokens for which an earlier one has a product of key and value cosine of at least [`SIMILAR`].
+    pub redundancy: f64,
+}
+
+/// EMS's global-local score of one kv head (its section 3.2): `max(global * sum(local) / sum(global), local)`, element by element.
+/// Both are probabilities summed over rows: all rows, and the rows of the window.
+pub fn global_local(global: &[f32], local: &[f32]) -> Vec<f32> {
+    let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
+    let factor = (sum(local) / sum(global).max(f64::MIN_POSITIVE)) as f32;
+    let both = global.iter().zip(local);
+    both.map(|(g, l)| (g * factor).max(*l)).collect()
+}
+
+/// Equation 3: one minus the smallest share of the tokens whose scores make up `share` of the total.
+pub fn sparsity(scores: &[f32], share: f64) -> f64 {
+    let mut sorted: Vec<f64> = scores.iter().map(|&s| f64::from(s)).collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let goal = share * sorted.iter().sum::<f64>();
+    let mut reached = 0.0;
+    let needed = sorted.iter().take_while(|&&score| {
+        let short = reached < goal;
+        reached += score;
+        short
+    });
+    1.0 - needed.count().max(1) as f64 / scores.len() as f64
+}
+
+/// Equations 4 and 5: the share of tokens that find an earlier one with `cos(k_i, k_j) * cos(v_i, v_j) >= similar`.
+///
+/// `keys` and `values` are `[tokens, dim]`, keys before RoPE; they are scaled to unit length in place. At most `probed` tokens
+/// are looked at, evenly spaced, each against all before it.
+pub fn redundancy(
+    keys: &mut [f32],
+    values: &mut [f32],
+    dim: usize,
+    similar: f32,
+    probed: usize,
+) -> f64 {
+    for rows in [&mut *keys, &mut *values] {
+        rows.chunks_exact_mut(dim).for_each(to_unit_length);
+    }
+    let tokens = keys.len() / dim;
+    let probes = tokens.min(probed).max(1);
+    let redundant = (0..probes).filter(|probe| {
+        let i = probe * tokens / probes;
+        let (key, value) = (&keys[i * dim..][..dim], &values[i * dim..][..dim]);
+        // Nearest first: that is where the like of a token mostly is.
+        let mut earlier = keys[..i * dim]
+            .chunks_exact(dim)
+            .zip(values[..i * dim].chunks_exact(dim))
+            .rev();
+        earlier.any(|(k, v)| dot(key, k) * dot(value, v) >= similar)
+    });
+    redundant.count() as f64 / probes as f64
+}
+
+/// A row of zeros stays one: it is like nothing.
+fn to_unit_length(row: &mut [f32]) {
+    let length = dot(row, row).sqrt();
+    if length > 0.0 {
+        row.iter_mut().for_each(|x| *x /= length);
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    // Eight sums, so that the compiler may use vectors.
+    let mut sums = [0.0f32; 8];
+    let (left, right) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = left
+        .remainder()
+        .iter()
+        .zip(right.remainder())
+        .map(|(x, y)| x * y)
+        .sum();
+    for (x, y) in left.zip(right) {
+        for lane in 0..8 {
+            sums[lane] += x[lane] * y[lane];
+        }
+    }
+    rest + sums.iter().sum::<f32>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparsity_by_hand() {
+        // 6 + 3 of 10 reach 90 %: two of four tokens.
+        assert_eq!(sparsity(&[3.0, 0.5, 6.0, 0.5], 0.9), 0.5);
+        assert_eq!(sparsity(&[1.0; 4], 0.95), 0.0);
+        assert_eq!(sparsity(&[0.0, 9.0, 0.0, 0.0], 0.95), 0.75);
+    }
+
+    #[test]
+    fn global_and_local_are_brought_to_one_scale() {
+        // Sums 8 and 2: the factor is 1/4.
+        assert_eq!(
+            global_local(&[4.0, 2.0, 2.0], &[0.2, 0.8, 1.0]),
+            [1.0, 0.8, 1.0]
+        );
+    }
+
+    #[test]
+    fn redundancy_by_hand() {
+        // Token 1 repeats token 0; token 2 has its key but another value; token 3 has the value but the opposite key.
+        let keys = [2.0, 0.0, 1.0, 0.0, 5.0, 0.0, -1.0, 0.0];
+        let values = [0.0, 1.0, 0.0, 3.0, 1.0, 0.0, 0.0, 1.0];
+        let found = |similar| redundancy(&mut keys.clone(), &mut values.clone(), 2, similar, 100);
+        assert_eq!(found(0.6), 0.25);
+        assert_eq!(found(-1.0), 0.75, "the first token has none before it");
+        assert_eq!(found(1.5), 0.0);
+    }
+
+    #[test]
+    fn long_prompts_are_probed_evenly() {
+        let mut keys = vec![1.0f32; 100 * 8];
+        let mut values = keys.clone();
+        // Tokens 0, 10, ... 90: all but the first find one.
+        assert_eq!(redundancy(&mut keys, &mut values, 8, 0.6, 10), 0.9);
+    }
+}

@@ -1,0 +1,152 @@
+//! The full cache's own run: the answer that every method is held against, and figures of the full cache itself.
+
+use std::time::Instant;
+
+use kept_documents::Document;
+use kept_kernels::Stop;
+use kept_models::{RopeTable, StreamDecoder};
+
+use super::heads::HeadFigures;
+use super::observer::Observer;
+use super::wavelet::{WaveletFigures, WaveletSums};
+use crate::prefill::shape_of;
+use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
+
+/// A prompt read with the full cache, and its greedy answer.
+pub struct Reference {
+    /// The prompt.
+    pub prompt: Prompt,
+    /// The document's text, for reading it again with a method.
+    pub(crate) document: Document,
+    /// The question.
+    pub(crate) question: String,
+    /// Longest answer asked for, in tokens.
+    pub(crate) max_tokens: usize,
+    /// The answer.
+    pub answer: String,
+    /// Token ids of the answer, without the one that ends it.
+    pub answer_ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// `[answer tokens + 1, vocab]`: logits before each token of the answer and after the last.
+    pub(crate) logits: Vec<f32>,
+    /// `[watched tokens][layers]`: `[kv_heads, tokens so far]`.
+    pub(crate) attention: Vec<Vec<Vec<f32>>>,
+    /// `[layers][kv_heads]`
+    pub heads: Vec<Vec<HeadFigures>>,
+    /// Of the last watched token's query; `None` without an answer or with a very short prompt.
+    pub wavelet: Option<WaveletFigures>,
+    /// Bytes of the full cache after reading.
+    pub kv_bytes: u64,
+    /// Seconds until the first token, without the time that measuring took.
+    pub first_token_seconds: f64,
+    /// Tokens of the answer per second, without the time that measuring took; 0 without an answer.
+    pub decode_tokens_per_second: f64,
+}
+
+impl Reference {
+    /// Logits `[vocab]` after `tokens` tokens of the answer.
+    pub(crate) fn logits_after(&self, tokens: usize) -> &[f32] {
+        let vocab = self.logits.len() / (self.answer_ids.len() + 1);
+        &self.logits[tokens * vocab..][..vocab]
+    }
+}
+
+impl Engine {
+    /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, noting what
+    /// [`Engine::fidelity`] needs.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`]; stopped in the answer too, since half an answer is nothing to be held against.
+    pub fn reference(
+        &self,
+        document: &Document,
+        question: &str,
+        max_tokens: usize,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Reference, EngineError> {
+        let model = self.model();
+        let tokenizer = model.tokenizer()?;
+        let prompt = Prompt::new(model, &document.text, question)?;
+        let n = prompt.len();
+        let room = self.room(n, max_tokens);
+        let rope = RopeTable::new(model.config(), n + room);
+        let mut observer = Observer::new(&rope, shape_of(model));
+
+        let started = Instant::now();
+        let outcome =
+            Prefill::new(model, &prompt.ids, &mut observer, n, room, &rope).run(on_event, stop)?;
+        let reading = started.elapsed().saturating_sub(outcome.selecting);
+        let kv_bytes = outcome.cache.kv_bytes();
+        let mut decoder = Decoder::new(model, &rope, &mut observer, outcome.rows, outcome.cache);
+        let first = Instant::now();
+        let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+        let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
+
+        let (mut stream, mut answer, mut answer_ids) =
+            (StreamDecoder::new(), String::new(), Vec::new());
+        let decoding = Instant::now();
+        let vocab = logits.len();
+        let finish = loop {
+            let latest = &logits[answer_ids.len() * vocab..];
+            if latest.iter().any(|logit| logit.is_nan()) {
+                return Err(EngineError::NotANumber);
+            }
+            let token = kept_kernels::argmax(latest) as u32;
+            if tokenizer.is_end(token) {
+                break Finish::End;
+            }
+            if answer_ids.len() == room {
+                break match room < max_tokens {
+                    true => Finish::Context,
+                    false => Finish::Length,
+                };
+            }
+            if stop.is_requested() {
+                return Err(EngineError::Stopped);
+            }
+            answer_ids.push(token);
+            stream.push(tokenizer, token, &mut answer);
+            logits.extend_from_slice(decoder.step(token, None));
+        };
+        stream.finish(&mut answer);
+        let decoding = decoding.elapsed();
+        let cache = decoder.into_cache();
+        let decode_seconds = decoding.saturating_sub(observer.watching).as_secs_f64();
+        Ok(Reference {
+            prompt,
+            document: document.clone(),
+            question: question.to_owned(),
+            max_tokens,
+            decode_tokens_per_second: match answer_ids.is_empty() {
+                true => 0.0,
+                false => answer_ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE),
+            },
+            answer,
+            answer_ids,
+            finish,
+            logits,
+            wavelet: wavelet(&observer, &cache),
+            attention: observer.attention,
+            heads: observer.heads,
+            kv_bytes,
+            first_token_seconds,
+        })
+    }
+}
+
+/// The wavelet figures of the last watched query, over all layers and query heads.
+fn wavelet(observer: &Observer<'_>, cache: &CompactCache) -> Option<WaveletFigures> {
+    let tokens = observer.attention.last()?.first()?.len() / cache.layers().first()?.kv_heads();
+    let mut sums = WaveletSums::new(tokens);
+    for (layer, attention) in cache.layers().iter().zip(&observer.last) {
+        let group = attention.len() / tokens / layer.kv_heads();
+        let dim = layer.values.head_dim();
+        for (q_head, attention) in attention.chunks_exact(tokens).enumerate() {
+            // Nothing was evicted, so slot j holds position j.
+            sums.add(attention, layer.values.head(q_head / group), dim);
+        }
+    }
+    sums.figures()
+}

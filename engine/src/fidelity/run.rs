@@ -1,0 +1,182 @@
+//! One method at one budget beside the full cache.
+
+use std::time::{Duration, Instant};
+
+use kept_kernels::Stop;
+use kept_models::RopeTable;
+use kept_policies::Budget;
+use serde::Serialize;
+
+use super::divergence::{kl_divergence, same_top};
+use super::indices::IndexFigures;
+use super::recall::RecallSums;
+use super::reference::Reference;
+use crate::{Ask, Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap, Sampling};
+
+/// How far the cut cache is from the full one, along the full cache's answer. Means are over the distributions after each token
+/// of that answer; `None` where it has no token.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fidelity {
+    /// Mean `KL(full || method)` of the next-token distributions, in nats.
+    pub kl: Option<f64>,
+    /// Share of them in which both would say the same token.
+    pub top1: Option<f64>,
+    /// Share of the full cache's attention that falls on rows which the method holds: mean over layers, see `recall.rs`.
+    pub attention_recall: Option<f64>,
+    /// `[layers]`: the same by layer; empty without an answer.
+    pub attention_recall_per_layer: Vec<f64>,
+    /// `[answer tokens]`: KL after each token.
+    pub kl_per_token: Vec<f64>,
+    /// KL of the distribution before the first token, which most methods leave as it is.
+    pub first_kl: f64,
+}
+
+/// What one method at one budget came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MethodRun {
+    /// Rows per kv head and layer that the budget comes to.
+    pub budget_rows: usize,
+    /// Rows per kv head kept of the prompt, per layer.
+    pub rows_per_layer: Vec<usize>,
+    /// Bytes of the kept keys and values after reading.
+    pub kv_bytes: u64,
+    /// Bytes of the full cache at the prompt's length.
+    pub kv_bytes_full: u64,
+    /// Seconds spent reading, selection included.
+    pub prefill_seconds: f64,
+    /// Seconds spent observing, selecting and gathering.
+    pub select_seconds: f64,
+    /// Seconds until the first token of the answer.
+    pub first_token_seconds: f64,
+    /// Tokens per second, of the full cache's answer over the cut cache; 0 without an answer.
+    pub decode_tokens_per_second: f64,
+    /// What the method itself answers, greedily.
+    pub answer: String,
+    /// Whether that is the full cache's answer, word for word.
+    pub same_answer: bool,
+    /// How far it is from the full cache.
+    pub fidelity: Fidelity,
+    /// What the selection looks like.
+    pub indices: IndexFigures,
+    /// What was kept of the prompt.
+    #[serde(skip)]
+    pub map: RetentionMap,
+}
+
+impl Engine {
+    /// Reads the reference's document with `method` cut to `budget` and compares.
+    ///
+    /// # Errors
+    /// [`EngineError::Policy`] where the method cannot work with the budget; else as [`Engine::ask`].
+    pub fn fidelity(
+        &self,
+        reference: &Reference,
+        method: &Method,
+        budget: Budget,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<MethodRun, EngineError> {
+        let model = self.model();
+        let ids = &reference.prompt.ids;
+        let budget_rows = self.budget_rows(Some(budget), ids.len())?;
+        let mut policy = method.build()?;
+        let room = self.room(ids.len(), reference.max_tokens);
+        let rope = RopeTable::new(model.config(), ids.len() + room);
+
+        let started = Instant::now();
+        let outcome =
+            Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope).run(on_event, stop)?;
+        let prefill_seconds = started.elapsed().as_secs_f64();
+        let kv_bytes = outcome.cache.kv_bytes();
+        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let logits = decoder.logits_of(&outcome.hidden);
+        let first_token_seconds = started.elapsed().as_secs_f64();
+        let first_kl = distance(reference.logits_after(0), logits)?;
+        let mut same_answer = same_top(reference.logits_after(0), logits);
+
+        let mut decoding = Duration::ZERO;
+        let mut recall = RecallSums::new(model.config().layers);
+        let mut kl_per_token = Vec::with_capacity(reference.answer_ids.len());
+        let mut agreed = 0;
+        for (i, &token) in reference.answer_ids.iter().enumerate() {
+            if stop.is_requested() {
+                return Err(EngineError::Stopped);
+            }
+            if let Some(attention) = reference.attention.get(i) {
+                recall.add(attention, decoder.cache());
+            }
+            let started = Instant::now();
+            let logits = decoder.step(token, None);
+            decoding += started.elapsed();
+            let full = reference.logits_after(i + 1);
+            kl_per_token.push(distance(full, logits)?);
+            let same = same_top(full, logits);
+            agreed += usize::from(same);
+            // At the end of the longest answer, what would follow is never said.
+            same_answer &= same || i + 1 == room;
+        }
+        drop(decoder);
+        let tokens = kl_per_token.len();
+        let mean = |sum: f64| (tokens > 0).then(|| sum / tokens as f64);
+        let per_layer = recall.means().unwrap_or_default();
+        let fidelity = Fidelity {
+            kl: mean(kl_per_token.iter().sum()),
+            top1: mean(agreed as f64),
+            attention_recall: (!per_layer.is_empty())
+                .then(|| per_layer.iter().sum::<f64>() / per_layer.len() as f64),
+            attention_recall_per_layer: per_layer,
+            kl_per_token,
+            first_kl,
+        };
+        // Where every likeliest token was the full cache's, so is the answer; only else it is read and said again.
+        let answer = match same_answer {
+            true => reference.answer.clone(),
+            false => self.greedy(reference, method, budget, on_event, stop)?,
+        };
+        Ok(MethodRun {
+            budget_rows,
+            rows_per_layer: outcome.map.rows_per_layer(),
+            kv_bytes,
+            kv_bytes_full: self.bytes_per_row() * ids.len() as u64,
+            prefill_seconds,
+            select_seconds: outcome.selecting.as_secs_f64(),
+            first_token_seconds,
+            decode_tokens_per_second: match decoding.is_zero() {
+                true => 0.0,
+                false => tokens as f64 / decoding.as_secs_f64(),
+            },
+            same_answer: answer == reference.answer,
+            answer,
+            fidelity,
+            indices: IndexFigures::of(&outcome.map),
+            map: outcome.map,
+        })
+    }
+
+    fn greedy(
+        &self,
+        reference: &Reference,
+        method: &Method,
+        budget: Budget,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<String, EngineError> {
+        let ask = Ask {
+            document: &reference.document,
+            question: &reference.question,
+            method,
+            budget: Some(budget),
+            sampling: &Sampling::default(),
+            max_tokens: reference.max_tokens,
+        };
+        Ok(self.ask(&ask, on_event, stop)?.text)
+    }
+}
+
+fn distance(full: &[f32], method: &[f32]) -> Result<f64, EngineError> {
+    let kl = kl_divergence(full, method);
+    match kl.is_nan() {
+        true => Err(EngineError::NotANumber),
+        false => Ok(kl),
+    }
+}
