@@ -1,0 +1,188 @@
+//! `kept compare` and `kept methods` as a script uses them: every promised field, refusals in one line, the README's table.
+
+use std::ffi::OsString;
+
+use kept_tests::golden;
+use kept_tests::terminal::{Run, kept};
+use serde_json::Value;
+
+fn compare(extra: &[&str]) -> Run {
+    let mut arguments: Vec<OsString> = vec!["compare".into()];
+    arguments.extend(["--model".into(), golden::model("group2-llama3-tied").into()]);
+    let sample = golden::repository().join("assets/sample.txt");
+    arguments.extend(["--document".into(), sample.into()]);
+    for (name, value) in [("--question", "Who?"), ("--max-tokens", "8")] {
+        if !extra.contains(&name) {
+            arguments.extend([name.into(), value.into()]);
+        }
+    }
+    arguments.extend(extra.iter().map(Into::into));
+    kept(arguments)
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{name} is a number: {value}"))
+}
+
+#[test]
+fn one_object_a_line_with_every_promised_field() {
+    let extra = [
+        "--json",
+        "--methods",
+        "full,snapkv,h2o",
+        "--budgets",
+        "64,10%",
+    ];
+    let set = ["--set", "snapkv:w=8,snapkv:pooling=avg"];
+    let lines = compare(&[extra.as_slice(), &set].concat()).json_lines();
+    let [reference, full, runs @ ..] = lines.as_slice() else {
+        panic!("lines: {lines:?}");
+    };
+    assert_eq!(reference["run"], "reference");
+    assert_eq!(reference["answer_tokens"], 8);
+    let layers = reference["heads"].as_array().expect("heads by layer").len();
+    assert!(reference["heads"][0][0]["sparsity"].is_f64());
+    assert_eq!(
+        reference["wavelet"]["levels"].as_array().map(Vec::len),
+        Some(5)
+    );
+    // The full cache has no budget and is run once.
+    assert_eq!(
+        (&full["method"], &full["budget"]),
+        (&"full".into(), &"100%".into())
+    );
+    assert_eq!(number(&full["fidelity"], "kl"), 0.0);
+    assert_eq!(number(&full["fidelity"], "top1"), 1.0);
+    let order: Vec<(&Value, &Value)> = runs.iter().map(|r| (&r["method"], &r["budget"])).collect();
+    let expected = [
+        ("snapkv", "64"),
+        ("snapkv", "10%"),
+        ("h2o", "64"),
+        ("h2o", "10%"),
+    ];
+    assert_eq!(order.len(), expected.len());
+    for ((method, budget), (name, asked)) in order.into_iter().zip(expected) {
+        assert_eq!((method, budget), (&name.into(), &asked.into()));
+    }
+    assert_eq!(
+        runs[0]["parameters"],
+        serde_json::json!(["w=8", "pooling=avg"])
+    );
+    for run in runs {
+        assert_eq!(run["refused"], Value::Null);
+        assert_eq!(run["rows_per_layer"].as_array().map(Vec::len), Some(layers));
+        let fidelity = &run["fidelity"];
+        assert!(number(fidelity, "kl") > 0.0, "{run}");
+        assert!((0.0..=1.0).contains(&number(fidelity, "top1")));
+        assert!((0.0..1.0).contains(&number(fidelity, "attention_recall")));
+        let tokens = number(run, "prompt_tokens");
+        let (kept, whole) = (number(run, "kv_bytes"), number(run, "kv_bytes_full"));
+        let rows: f64 = run["rows_per_layer"]
+            .as_array()
+            .expect("rows")
+            .iter()
+            .filter_map(Value::as_f64)
+            .sum();
+        assert_eq!(
+            kept * tokens * layers as f64,
+            whole * rows,
+            "bytes are in proportion to rows"
+        );
+        let indices = &run["indices"];
+        assert!((0.0..=1.0).contains(&number(indices, "jaccard")));
+        let histogram = indices["position_histogram"].as_array().expect("bins");
+        let sum: f64 = histogram.iter().filter_map(Value::as_f64).sum();
+        assert!((sum - 1.0).abs() < 1e-9);
+        let most = number(indices, "position_entropy_most");
+        assert!((0.0..=most).contains(&number(indices, "position_entropy")));
+        for seconds in [
+            "prefill_seconds",
+            "select_seconds",
+            "first_token_seconds",
+            "decode_tokens_per_second",
+        ] {
+            assert!(number(run, seconds) > 0.0, "{seconds}");
+        }
+        assert!(run["answer"].is_string() && run["same_answer"].is_boolean());
+    }
+}
+
+#[test]
+fn a_budget_that_a_method_refuses_is_a_row() {
+    let extra = ["--methods", "snapkv,streaming_llm", "--budgets", "5"];
+    let lines = compare(&[extra.as_slice(), &["--json"]].concat()).json_lines();
+    let sentence = lines[1]["refused"].as_str().expect("a sentence");
+    assert!(sentence.contains('5'), "it names the value: {sentence}");
+    assert_eq!(lines[1]["fidelity"], Value::Null);
+    assert_eq!(lines[2]["refused"], Value::Null);
+    let table = compare(&extra);
+    table.succeeded();
+    assert!(table.stdout.contains(sentence), "{}", table.stdout);
+    assert_eq!(table.stderr, "", "no bar in a pipe");
+}
+
+#[test]
+fn bad_input_is_named_before_anything_is_read() {
+    compare(&["--methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
+    compare(&["--methods", ","]).refused(&["--methods"]);
+    compare(&["--methods", "h2o,h2o"]).refused(&["h2o", "twice"]);
+    compare(&["--budgets", "12,ten"]).refused(&["ten"]);
+    compare(&["--budgets", "120%"]).refused(&["120%"]);
+    compare(&["--budgets", ""]).refused(&["--budgets"]);
+    compare(&["--set", "w=8"]).refused(&["w=8", "snapkv:w=8"]);
+    compare(&["--methods", "h2o", "--set", "snapkv:w=8"]).refused(&["snapkv", "--methods"]);
+    compare(&["--methods", "snapkv", "--set", "snapkv:kernel=4"]).refused(&["kernel=4", "odd"]);
+    compare(&["--methods", "snapkv", "--set", "snapkv:windw=8"]).refused(&["windw"]);
+    compare(&["--max-tokens", "0"]).refused(&["--max-tokens 0"]);
+    compare(&["--threads", "0"]).refused(&["--threads 0"]);
+    compare(&["--pictures", "/dev/null/here"]).refused(&["/dev/null/here"]);
+    compare(&["--question", " "]).refused(&["question"]);
+}
+
+#[test]
+fn methods_lists_what_the_registry_has() {
+    let listed = kept(["methods", "--json"]).json();
+    let names: Vec<&str> = listed
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|method| method["name"].as_str())
+        .collect();
+    let known = kept_engine::policies::methods();
+    assert!(names.iter().eq(known.iter().map(|info| &info.name)));
+    let one = kept(["methods", "snapkv", "--json"]).json();
+    assert_eq!(one[0]["parameters"][1]["name"], "kernel");
+    for field in ["default", "range", "meaning"] {
+        assert!(one[0]["parameters"][1][field].is_string(), "{field}");
+    }
+    let plain = kept(["methods"]);
+    plain.succeeded();
+    for info in known {
+        assert!(plain.stdout.contains(info.keeps), "{}", info.name);
+        for parameter in info.parameters {
+            assert!(
+                plain.stdout.contains(parameter.meaning),
+                "{}",
+                parameter.name
+            );
+        }
+    }
+    kept(["methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
+}
+
+/// The README's table is what `kept methods --markdown` prints: `scripts/methods-table` puts it there.
+#[test]
+fn the_table_in_the_readme_is_true() {
+    let readme = std::fs::read_to_string(golden::repository().join("README.md")).expect("README");
+    let printed = kept(["methods", "--markdown"]);
+    printed.succeeded();
+    assert!(
+        readme.contains(&format!(
+            "<!-- methods -->\n{}<!-- /methods -->\n",
+            printed.stdout
+        )),
+        "the README's table of methods is not what the methods say; run scripts/methods-table"
+    );
+}

@@ -1,0 +1,175 @@
+//! Fidelity figures against what they must be: the full cache beside itself, budgets that cut nothing, and the same logits by
+//! another way.
+
+use kept_engine::documents::Document;
+use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
+use kept_engine::kernels::Stop;
+use kept_engine::policies::{Budget, methods};
+use kept_engine::{Engine, EngineError, Method};
+use kept_tests::golden;
+
+const TOKENS: usize = 12;
+
+fn engine() -> Engine {
+    Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model")
+}
+
+fn reference(engine: &Engine) -> Reference {
+    let sample = golden::repository().join("assets/sample.txt");
+    let mut document = Document::open(&sample).expect("the sample");
+    // The figures do not need all of it.
+    document
+        .text
+        .truncate(document.text.floor_char_boundary(1500));
+    let question = "What is the locker code of Ann Quorvin?";
+    engine
+        .reference(&document, question, TOKENS, &mut |_| {}, &Stop::new())
+        .expect("an answer")
+}
+
+fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
+    let parameters = parameters.iter();
+    Method {
+        name: name.to_owned(),
+        parameters: parameters
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect(),
+    }
+}
+
+fn run(engine: &Engine, reference: &Reference, method: &Method, budget: Budget) -> MethodRun {
+    engine
+        .fidelity(reference, method, budget, &mut |_| {}, &Stop::new())
+        .unwrap_or_else(|e| panic!("{} at {budget}: {e}", method.name))
+}
+
+/// Nothing was lost, whatever the figures are rounded to.
+fn assert_like_the_full_cache(run: &MethodRun, reference: &Reference, name: &str) {
+    let fidelity = &run.fidelity;
+    assert!(
+        fidelity.kl.expect("an answer") < 1e-6,
+        "{name}: {fidelity:?}"
+    );
+    assert!(fidelity.first_kl < 1e-6, "{name}: {fidelity:?}");
+    assert_eq!(fidelity.top1, Some(1.0), "{name}");
+    assert!(
+        fidelity.attention_recall.expect("an answer") > 0.9999,
+        "{name}: {fidelity:?}"
+    );
+    assert!(run.same_answer && run.answer == reference.answer, "{name}");
+    assert_eq!(fidelity.kl_per_token.len(), reference.answer_ids.len());
+    let n = reference.prompt.len();
+    assert!(run.rows_per_layer.iter().all(|&rows| rows == n), "{name}");
+    assert_eq!(run.kv_bytes, run.kv_bytes_full, "{name}");
+}
+
+#[test]
+fn the_full_cache_is_itself() {
+    let engine = engine();
+    let reference = reference(&engine);
+    assert_eq!(reference.answer_ids.len(), TOKENS);
+    let full = run(&engine, &reference, &method("full", &[]), Budget::Rows(1));
+    assert_like_the_full_cache(&full, &reference, "full");
+    assert_eq!(full.fidelity.kl, Some(0.0), "the very same numbers");
+    assert_eq!(full.indices.jaccard, Some(1.0));
+    let spread = full.indices.position_entropy_most - full.indices.position_entropy;
+    assert!((0.0..0.001).contains(&spread), "evenly spread: {spread}");
+}
+
+#[test]
+fn a_budget_for_everything_loses_nothing_whatever_the_method() {
+    let engine = engine();
+    let reference = reference(&engine);
+    let plenty = Budget::Rows(4 * reference.prompt.len());
+    for info in methods() {
+        let found = run(&engine, &reference, &method(info.name, &[]), plenty);
+        assert_like_the_full_cache(&found, &reference, info.name);
+    }
+}
+
+#[test]
+fn the_divergence_is_that_of_the_logits_that_kept_logits_gives() {
+    let engine = engine();
+    let reference = reference(&engine);
+    let n = reference.prompt.len();
+    let ids = [reference.prompt.ids.as_slice(), &reference.answer_ids].concat();
+    let logits = |method: &Method| {
+        let budget = Some(Budget::Rows(48));
+        let forced = engine
+            .forced_logits(&ids, n, method, budget, &mut |_| {}, &Stop::new())
+            .expect("logits");
+        let vocab = forced.logits.len() / ids.len();
+        forced.logits[n * vocab..]
+            .chunks_exact(vocab)
+            .map(<[f32]>::to_vec)
+            .collect::<Vec<_>>()
+    };
+    let full = logits(&method("full", &[]));
+    for name in ["snapkv", "h2o", "streaming_llm", "treekv"] {
+        let method = method(name, &[]);
+        let found = run(&engine, &reference, &method, Budget::Rows(48)).fidelity;
+        let theirs = logits(&method);
+        let pairs = || full.iter().zip(&theirs);
+        let kl: Vec<f64> = pairs().map(|(p, q)| kl_divergence(p, q)).collect();
+        assert_eq!(found.kl_per_token.len(), kl.len());
+        for (ours, theirs) in found.kl_per_token.iter().zip(&kl) {
+            assert!((ours - theirs).abs() < 1e-5, "{name}: {ours} {theirs}");
+        }
+        assert!(kl.iter().sum::<f64>() > 1e-6, "{name}: a cut cache differs");
+        let agreed = pairs().filter(|(p, q)| same_top(p, q)).count();
+        assert_eq!(found.top1, Some(agreed as f64 / TOKENS as f64), "{name}");
+    }
+}
+
+#[test]
+fn more_rows_hold_more_of_the_attention() {
+    let engine = engine();
+    let reference = reference(&engine);
+    let recall = |rows| {
+        let found = run(
+            &engine,
+            &reference,
+            &method("snapkv", &[]),
+            Budget::Rows(rows),
+        );
+        assert_eq!(found.fidelity.attention_recall_per_layer.len(), 3);
+        found.fidelity.attention_recall.expect("an answer")
+    };
+    let (few, some, many) = (recall(16), recall(64), recall(256));
+    assert!(
+        0.0 < few && few < some && some < many && many < 1.0,
+        "{few} {some} {many}"
+    );
+}
+
+#[test]
+fn a_refused_budget_is_a_policy_error() {
+    let engine = engine();
+    let reference = reference(&engine);
+    let one = engine.fidelity(
+        &reference,
+        &method("snapkv", &[]),
+        Budget::Rows(1),
+        &mut |_| {},
+        &Stop::new(),
+    );
+    assert!(matches!(one, Err(EngineError::Policy(_))));
+}
+
+#[test]
+fn figures_of_the_full_cache_cover_every_head() {
+    let engine = engine();
+    let reference = reference(&engine);
+    let config = engine.model().config();
+    assert_eq!(reference.heads.len(), config.layers);
+    for head in reference.heads.iter().flatten() {
+        assert!((0.0..1.0).contains(&head.sparsity), "{head:?}");
+        assert!((0.0..=1.0).contains(&head.redundancy), "{head:?}");
+    }
+    assert!(reference.heads.iter().all(|l| l.len() == config.kv_heads));
+    let wavelet = reference.wavelet.as_ref().expect("a prompt long enough");
+    assert_eq!(wavelet.tokens, reference.prompt.len() + TOKENS);
+    let finite = |level: &Vec<f64>| level.iter().all(|m| m.is_finite() && *m >= 0.0);
+    assert!(wavelet.levels.iter().all(finite));
+    assert!(wavelet.levels.iter().flatten().any(|m| *m > 0.0));
+}
