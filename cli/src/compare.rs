@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
-use kept_engine::fidelity::{HeadFigures, MethodRun, Reference, WaveletFigures};
+use kept_engine::fidelity::{Drawn, HeadFigures, MethodRun, Reference, WaveletFigures, pictures};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
 use kept_engine::{Engine, EngineError, Event, Finish, Method, model_path};
@@ -97,6 +97,29 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     if !arguments.json {
         output::print_text(&answers(&reference, &rows))?;
     }
+    match &arguments.pictures {
+        Some(folder) => draw(folder, &reference, &rows),
+        None => Ok(()),
+    }
+}
+
+/// Writes every picture into `folder`.
+fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()> {
+    let runs: Vec<Drawn<'_>> = rows
+        .iter()
+        .filter_map(|row| {
+            let run = row.result.as_ref().ok()?;
+            Some(Drawn {
+                method: &row.method.name,
+                budget: row.budget.to_string(),
+                run,
+            })
+        })
+        .collect();
+    for (name, svg) in pictures(reference, &runs) {
+        output::write_file(&folder.join(name), |out| out.write_all(svg.as_bytes()))?;
+    }
+    output::say(&output::printable(&format!("pictures are in {}\n", folder.display())));
     Ok(())
 }
 
