@@ -82,7 +82,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
 
     let mut y = top + 10.0;
     let right = width - MARGIN;
-    let mut answer = |svg: &mut Svg, y: f64, text: &str, colour: &str| {
+    let answer = |svg: &mut Svg, y: f64, text: &str, colour: &str| {
         let text = shortened(text, ANSWER);
         svg.text(MARGIN + table, y + 16.0, colour, Anchor::Start, &text);
     };
