@@ -119,7 +119,10 @@ fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()
     for (name, svg) in pictures(reference, &runs) {
         output::write_file(&folder.join(name), |out| out.write_all(svg.as_bytes()))?;
     }
-    output::say(&output::printable(&format!("pictures are in {}\n", folder.display())));
+    output::say(&output::printable(&format!(
+        "pictures are in {}\n",
+        folder.display()
+    )));
     Ok(())
 }
 

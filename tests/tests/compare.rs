@@ -110,6 +110,42 @@ fn one_object_a_line_with_every_promised_field() {
 }
 
 #[test]
+fn pictures_are_whole_files_that_name_every_run() {
+    let folder = std::env::temp_dir().join(format!("kept-pictures-{}", std::process::id()));
+    let mut extra = vec!["--methods", "snapkv,treekv", "--budgets", "64,5"];
+    extra.extend(["--pictures", folder.to_str().expect("a plain path")]);
+    let run = compare(&extra);
+    run.succeeded();
+    assert!(run.stderr.contains("pictures are in"), "{}", run.stderr);
+    let read = |name: &str| {
+        let svg = std::fs::read_to_string(folder.join(name)).expect(name);
+        assert!(
+            svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+            "{name}"
+        );
+        assert!(!svg.contains("NaN") && !svg.contains("inf\""), "{name}");
+        assert!(svg.len() < 200_000, "{name} is small");
+        svg
+    };
+    for name in [
+        "overview.svg",
+        "recall.svg",
+        "positions.svg",
+        "similarity.svg",
+    ] {
+        let svg = read(name);
+        assert!(
+            svg.contains(">snapkv<") || svg.contains(">treekv<"),
+            "{name}"
+        );
+        assert!(svg.contains(">64<"), "{name}");
+    }
+    read("heads.svg");
+    assert_eq!(read("wavelet.svg").matches("<polyline").count(), 5);
+    std::fs::remove_dir_all(&folder).expect("a folder of ours");
+}
+
+#[test]
 fn a_budget_that_a_method_refuses_is_a_row() {
     let extra = ["--methods", "snapkv,streaming_llm", "--budgets", "5"];
     let lines = compare(&[extra.as_slice(), &["--json"]].concat()).json_lines();

@@ -141,11 +141,12 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
         let colour = COLOURS[level % COLOURS.len()];
         svg.text(left + WIDE + 12.0, y + 4.0, colour, Anchor::Start, &text);
     }
+    let end = figures.tokens - figures.first;
     for quarter in 0..=4 {
         let point = points as f64 * f64::from(quarter) / 4.0;
         let position = figures.first as f64 + point * figures.positions_per_point as f64;
         let x = x_of(point);
-        let text = format!("{}", (position as usize).min(figures.tokens));
+        let text = (position as usize).min(end).to_string();
         svg.small(x, top + HIGH + 18.0, QUIET, Anchor::Middle, &text);
     }
     let words = match figures.first {

@@ -20,7 +20,7 @@ fn scale(svg: &mut Svg, x: f64, y: f64) {
     const STEPS: usize = 40;
     for step in 0..STEPS {
         let share = step as f64 / (STEPS - 1) as f64;
-        svg.rect(x + step as f64 * 4.0, y, 4.5, 8.0, &cividis(share));
+        svg.cell(x + step as f64 * 4.0, y, 4.2, 8.0, &cividis(share), "");
     }
     for (share, text) in [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")] {
         let at = x + share * STEPS as f64 * 4.0;
