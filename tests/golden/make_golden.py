@@ -9,7 +9,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     llama_cpp.json          greedy tokens of each tiny model
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
-    selections/*.json.gz    the same, many more of them: see selections_many.py and selections_further.py
+    selections/*.json.gz    the same, many more of them: see selections_many.py selections_further.py, decoding.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save as serialise
 
+import decoding
 import hf_logits
 import selections
 import selections_further
@@ -182,4 +183,5 @@ if __name__ == "__main__":
         write_rows("selections.json", selections.make())
         selections_many.write()
         selections_further.write()
+        decoding.write()
     make_mini()

@@ -88,6 +88,29 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
     }
 }
 
+/// Methods that want more than a window, through the whole of `kept select`: every fiftieth of their cases.
+#[test]
+fn further_methods_are_kept_as_numpy_keeps_them() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let input = folder.path().join("case.safetensors");
+    for method in [
+        "keydiff",
+        "expected_attention",
+        "adakv",
+        "pyramidinfer",
+        "scissorhands",
+        "merged",
+    ] {
+        let cases = golden::packed(&format!("selections/{method}.json.gz"));
+        for case in cases.as_array().expect("cases").iter().step_by(50) {
+            let case = Case::from_json(case);
+            write(&case, &input);
+            let found = kept_of(&select(&case, &input).json());
+            assert_eq!(found, case.kept, "{}", case.describe());
+        }
+    }
+}
+
 fn one_case() -> Case {
     Case::from_json(&golden::json("selections.json")[0])
 }
