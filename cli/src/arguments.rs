@@ -23,6 +23,9 @@ pub enum Command {
     Map(MapArguments),
     /// Hold methods and budgets against the full cache, on one document and question.
     Compare(CompareArguments),
+    /// Measure methods on questions with known answers.
+    #[command(subcommand)]
+    Eval(EvalCommand),
     /// List the methods: what each keeps, when it acts, what can be set.
     Methods(MethodsArguments),
     /// Run a method's selection on given queries and keys.
@@ -229,6 +232,66 @@ pub struct CompareArguments {
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
     /// Print JSON, one object a line: the full cache first, then one for each method and budget.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum EvalCommand {
+    /// One planted fact, asked for at every length and depth.
+    Needle(NeedleArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct NeedleArguments {
+    /// Text to hide the fact in: a file, or a folder of .txt files.
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub data: PathBuf,
+    /// A GGUF file, or `mini` for the model in the box.
+    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    pub model: String,
+    /// Methods, comma separated [default: all; `kept methods` lists them].
+    #[arg(long, value_name = "A,B,C")]
+    pub methods: Option<String>,
+    /// Budgets, comma separated.
+    #[arg(
+        long,
+        default_value = "64,128,256,512",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub budgets: String,
+    /// Lengths of the prompt in tokens, comma separated; met within a sentence or two.
+    #[arg(
+        long,
+        default_value = "512,1024,2048",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub lengths: String,
+    /// Depths in percent, comma separated: 0 is the beginning of the document, 100 its end.
+    #[arg(
+        long,
+        default_value = "0,25,50,75,100",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub depths: String,
+    /// Different facts and pieces of text for every length and depth.
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    pub repeats: u64,
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    /// Also draw the grid into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
+    /// Print JSON: a line for each case, then a summary.
     #[arg(long)]
     pub json: bool,
 }

@@ -131,26 +131,7 @@ const MOST_TOKENS: usize = 1024;
 
 /// The methods with their parameters, each checked before anything is read.
 fn chosen_methods(arguments: &CompareArguments) -> anyhow::Result<Vec<Method>> {
-    let names: Vec<&str> = match &arguments.methods {
-        None => policies::methods().iter().map(|info| info.name).collect(),
-        Some(list) => parts(list).collect(),
-    };
-    ensure!(
-        !names.is_empty(),
-        "--methods names none; give for example --methods snapkv,h2o"
-    );
-    let mut methods: Vec<Method> = Vec::new();
-    for name in names {
-        policies::find(name)?;
-        ensure!(
-            methods.iter().all(|method| method.name != name),
-            "--methods names {name} twice; name each once"
-        );
-        methods.push(Method {
-            name: name.to_owned(),
-            parameters: Vec::new(),
-        });
-    }
+    let mut methods = plain_methods(arguments.methods.as_deref())?;
     for (name, value) in Parameters::parse_assignments(&arguments.set)? {
         let (method, parameter) = name.split_once(':').with_context(|| {
             format!(
@@ -172,7 +153,33 @@ fn chosen_methods(arguments: &CompareArguments) -> anyhow::Result<Vec<Method>> {
     Ok(methods)
 }
 
-fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
+/// The methods of a list, all without one, with their parameters as they are.
+pub fn plain_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
+    let names: Vec<&str> = match list {
+        None => policies::methods().iter().map(|info| info.name).collect(),
+        Some(list) => parts(list).collect(),
+    };
+    ensure!(
+        !names.is_empty(),
+        "--methods names none; give for example --methods snapkv,h2o"
+    );
+    let mut methods: Vec<Method> = Vec::new();
+    for name in names {
+        policies::find(name)?;
+        ensure!(
+            methods.iter().all(|method| method.name != name),
+            "--methods names {name} twice; name each once"
+        );
+        methods.push(Method {
+            name: name.to_owned(),
+            parameters: Vec::new(),
+        });
+    }
+    Ok(methods)
+}
+
+/// The budgets of a list.
+pub fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
     let budgets = parts(list).map(str::parse).collect::<Result<Vec<_>, _>>()?;
     ensure!(
         !budgets.is_empty(),
@@ -181,7 +188,8 @@ fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
     Ok(budgets)
 }
 
-fn parts(list: &str) -> impl Iterator<Item = &str> {
+/// What stands between the commas.
+pub fn parts(list: &str) -> impl Iterator<Item = &str> {
     list.split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty())

@@ -7,6 +7,7 @@ mod ask;
 mod bench;
 mod compare;
 mod doctor;
+mod eval;
 mod inspect;
 mod logits;
 mod map;
@@ -28,7 +29,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::arguments::{Arguments, Command, ModelsCommand};
+use crate::arguments::{Arguments, Command, EvalCommand, ModelsCommand};
 
 #[global_allocator]
 static ALLOCATOR: kept_engine::kernels::CountingAllocator = kept_engine::kernels::CountingAllocator;
@@ -83,6 +84,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Ask(arguments) => ask::run(arguments),
         Command::Map(arguments) => map::run(arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Eval(EvalCommand::Needle(arguments)) => eval::needle(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),

@@ -46,6 +46,32 @@ impl ReadingBar {
     }
 }
 
+/// A bar over many questions.
+pub struct CountBar(ProgressBar);
+
+impl CountBar {
+    /// A bar over `total` questions, drawn if stderr is a terminal.
+    pub fn new(total: usize) -> Self {
+        let target = ProgressDrawTarget::stderr_with_hz(20);
+        let bar = ProgressBar::with_draw_target(Some(total as u64), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg:.36}") {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Self(bar)
+    }
+
+    /// The next question, of `label`.
+    pub fn next(&self, label: &str) {
+        self.0.set_message(label.trim().to_owned());
+        self.0.inc(1);
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Seconds for people: `45 s`, `3 min 20 s`.
 pub fn duration(seconds: f64) -> String {
     let whole = Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs();

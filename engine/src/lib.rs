@@ -17,6 +17,7 @@ mod forced;
 mod grid;
 mod ledger;
 mod model_path;
+pub mod needle;
 pub mod observe;
 mod paint;
 mod prefill;

@@ -17,7 +17,7 @@ mod divergence;
 mod heads;
 mod indices;
 mod observer;
-mod pictures;
+pub(crate) mod pictures;
 mod recall;
 mod reference;
 mod run;

@@ -14,7 +14,7 @@
 mod full;
 mod overview;
 mod selection;
-mod svg;
+pub(crate) mod svg;
 
 use super::{MethodRun, Reference};
 

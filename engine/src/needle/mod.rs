@@ -1,0 +1,215 @@
+//! Needles in haystacks: documents with one planted fact that a question asks for, at a chosen length and depth.
+//!
+//! The haystack is ordinary text; the needle is a sentence of the kind that the model in the box reads ("The locker code of Ada
+//! Quimby is 4711."), and a few sentences of the same make about other people stand around it, so that a number alone is not
+//! enough. Not here: asking, scoring many methods (`kept eval needle`). The picture is in `picture.rs`.
+
+mod picture;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::{Engine, EngineError};
+
+pub use picture::{NeedleGrid, needle_picture};
+
+/// Other facts with the same attribute.
+const DISTRACTORS: usize = 3;
+
+/// Tokens of template, question and planted sentences, about.
+const AROUND: usize = 110;
+
+/// Sentences of a paragraph.
+const PARAGRAPH: usize = 6;
+
+const FIRST_NAMES: [&str; 16] = [
+    "Abel", "Amelia", "Bruno", "Celia", "Eleanor", "Ernest", "Gregor", "Harold", "Imogen",
+    "Leonard", "Lydia", "Magnus", "Naomi", "Roland", "Silvia", "Winston",
+];
+const LAST_NAMES: [&str; 16] = [
+    "Quimby",
+    "Tarrow",
+    "Melford",
+    "Brenson",
+    "Holloway",
+    "Draxton",
+    "Pennick",
+    "Vessel",
+    "Corwin",
+    "Lathom",
+    "Stavely",
+    "Marden",
+    "Oakes",
+    "Fennimore",
+    "Griswold",
+    "Ravenhill",
+];
+const ATTRIBUTES: [&str; 6] = [
+    "locker code",
+    "gate code",
+    "safe code",
+    "ticket number",
+    "badge number",
+    "room number",
+];
+
+/// A document with a planted fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needle {
+    /// The document.
+    pub document: String,
+    /// The question.
+    pub question: String,
+    /// What a right answer contains.
+    pub value: String,
+}
+
+impl Needle {
+    /// Whether `answer` names the value, and not as part of a longer number.
+    pub fn is_in(&self, answer: &str) -> bool {
+        answer
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|word| word == self.value)
+    }
+}
+
+/// Ordinary text in sentences, each with its length in tokens.
+pub struct Haystack {
+    sentences: Vec<(String, usize)>,
+}
+
+impl Haystack {
+    /// Cuts `text` into sentences and measures them with the engine's tokenizer.
+    ///
+    /// # Errors
+    /// Where the model has no tokenizer that is understood.
+    pub fn new(engine: &Engine, text: &str) -> Result<Self, EngineError> {
+        let tokenizer = engine.model().tokenizer()?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        let mut sentences = Vec::new();
+        for sentence in text.split_inclusive(". ") {
+            let sentence = sentence.trim();
+            // Headings, numbered lists and endless sentences do not make a haystack.
+            if sentence.ends_with('.') && (30..600).contains(&sentence.len()) {
+                let tokens = tokenizer.encode(&format!(" {sentence}")).ids.len();
+                sentences.push((sentence.to_owned(), tokens));
+            }
+        }
+        Ok(Self { sentences })
+    }
+
+    /// Tokens of all sentences.
+    pub fn tokens(&self) -> usize {
+        self.sentences.iter().map(|(_, tokens)| tokens).sum()
+    }
+
+    /// A document that makes a prompt of about `length` tokens, with the needle at `depth` (0 the beginning, 1 the end). `None`
+    /// where the text has fewer tokens. The same `seed` gives the same fact and the same piece of text.
+    pub fn needle(&self, length: usize, depth: f64, seed: u64) -> Option<Needle> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let goal = length.saturating_sub(AROUND);
+        if goal > self.tokens() {
+            return None;
+        }
+        let first = rng.random_range(0..self.sentences.len());
+        let mut tokens = 0;
+        let mut hay: Vec<&str> = Vec::new();
+        // Past the end of the text it goes on at the beginning.
+        for (sentence, more) in self.sentences.iter().cycle().skip(first) {
+            if tokens + more > goal {
+                break;
+            }
+            tokens += more;
+            hay.push(sentence);
+        }
+        let attribute = ATTRIBUTES[rng.random_range(0..ATTRIBUTES.len())];
+        let mut owners: Vec<String> = Vec::new();
+        let mut values: Vec<String> = Vec::new();
+        while owners.len() <= DISTRACTORS {
+            let owner = format!(
+                "{} {}",
+                FIRST_NAMES[rng.random_range(0..FIRST_NAMES.len())],
+                LAST_NAMES[rng.random_range(0..LAST_NAMES.len())]
+            );
+            let value = rng.random_range(1000..10_000u32).to_string();
+            if !owners.contains(&owner) && !values.contains(&value) {
+                owners.push(owner);
+                values.push(value);
+            }
+        }
+        let says = |i: usize| format!("The {attribute} of {} is {}.", owners[i], values[i]);
+        let mut planted: Vec<(usize, String)> = (0..DISTRACTORS)
+            .map(|i| ((2 * i + 1) * hay.len() / (2 * DISTRACTORS), says(i + 1)))
+            .collect();
+        planted.push(((depth * hay.len() as f64).round() as usize, says(0)));
+        let mut document = String::new();
+        for place in 0..=hay.len() {
+            let here = planted.iter().filter(|(at, _)| *at == place);
+            let sentences = here.map(|(_, said)| said.as_str());
+            for sentence in sentences.chain(hay.get(place).copied()) {
+                if !document.is_empty() && !document.ends_with('\n') {
+                    document.push(' ');
+                }
+                document.push_str(sentence);
+            }
+            if place % PARAGRAPH == PARAGRAPH - 1 {
+                document.push_str("\n\n");
+            }
+        }
+        Some(Needle {
+            document,
+            question: format!("What is the {attribute} of {}?", owners[0]),
+            value: values[0].clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn haystack() -> Haystack {
+        let sentence = |i| (format!("Sentence number {i} of the haystack."), 10);
+        Haystack {
+            sentences: (0..100).map(sentence).collect(),
+        }
+    }
+
+    #[test]
+    fn the_needle_is_where_it_was_put() {
+        let haystack = haystack();
+        for (depth, low, high) in [(0.0, 0.0, 0.01), (0.5, 0.4, 0.6), (1.0, 0.9, 1.0)] {
+            let needle = haystack.needle(900, depth, 7).expect("long enough");
+            let owner = needle.question.trim_end_matches('?').rsplit(" of ").next();
+            let said = format!("of {} is {}.", owner.expect("an owner"), needle.value);
+            assert_eq!(needle.document.matches(&said).count(), 1);
+            let place = needle.document.find(&said).expect("planted");
+            let share = place as f64 / needle.document.len() as f64;
+            assert!((low..=high + 0.05).contains(&share), "{depth}: {share}");
+            assert_eq!(needle.document.matches(" is ").count(), 1 + DISTRACTORS);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_needle_at_every_depth() {
+        let haystack = haystack();
+        let at = |depth, seed| haystack.needle(500, depth, seed).expect("long enough");
+        assert_eq!(at(0.5, 1), at(0.5, 1));
+        assert_eq!(at(0.0, 1).value, at(1.0, 1).value);
+        assert_ne!(at(0.5, 1).value, at(0.5, 2).value);
+        assert!(haystack.needle(5000, 0.5, 1).is_none(), "too little text");
+    }
+
+    #[test]
+    fn a_number_in_a_longer_number_is_not_the_answer() {
+        let needle = Needle {
+            document: String::new(),
+            question: String::new(),
+            value: "4711".to_owned(),
+        };
+        assert!(needle.is_in("The locker code of Ada is 4711."));
+        assert!(!needle.is_in("47117"));
+        assert!(!needle.is_in(""));
+    }
+}

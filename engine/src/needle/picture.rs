@@ -1,0 +1,92 @@
+//! The needle grid as a picture: a small heat map for every method and budget, lengths across and depths down.
+
+use crate::fidelity::pictures::svg::{
+    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on,
+};
+
+/// Right answers of one method at one budget.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NeedleGrid {
+    /// The method's name.
+    pub method: String,
+    /// The budget, as it was asked for; empty for the full cache.
+    pub budget: String,
+    /// `[depths][lengths]`: share of right answers, `None` where the method refuses the budget.
+    pub shares: Vec<Vec<Option<f64>>>,
+}
+
+impl NeedleGrid {
+    /// Mean over all cells that have a figure.
+    pub fn mean(&self) -> Option<f64> {
+        let known: Vec<f64> = self.shares.iter().flatten().flatten().copied().collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    }
+}
+
+const CELL: (f64, f64) = (38.0, 17.0);
+const NAMES: f64 = 130.0;
+const GAP: f64 = 26.0;
+
+/// The picture: methods down, budgets across. `title` says what was measured.
+pub fn needle_picture(
+    title: &str,
+    grids: &[NeedleGrid],
+    budgets: &[String],
+    lengths: &[usize],
+    depths: &[f64],
+) -> String {
+    let mut methods: Vec<&str> = Vec::new();
+    for grid in grids {
+        if !methods.contains(&grid.method.as_str()) {
+            methods.push(&grid.method);
+        }
+    }
+    let (wide, high) = (lengths.len() as f64 * CELL.0, depths.len() as f64 * CELL.1);
+    let width = 2.0 * MARGIN + NAMES + budgets.len() as f64 * (wide + GAP) + 20.0;
+    let height = HEAD + 2.0 * MARGIN + 24.0 + methods.len() as f64 * (high + GAP);
+    let subtitle = "share of right answers in %; in every block depth from the beginning (top) to the end, length from left to right";
+    let mut svg = Svg::new(width.max(700.0), height, title, subtitle);
+    let (left, top) = (MARGIN + NAMES, HEAD + MARGIN + 24.0);
+    for (i, budget) in budgets.iter().enumerate() {
+        let x = left + i as f64 * (wide + GAP);
+        let text = format!("budget {budget}");
+        svg.heading(x, top - 24.0, Anchor::Start, &text);
+        for (l, length) in lengths.iter().enumerate() {
+            let x = x + (l as f64 + 0.5) * CELL.0;
+            svg.small(x, top - 7.0, QUIET, Anchor::Middle, &length.to_string());
+        }
+    }
+    for (m, method) in methods.iter().enumerate() {
+        let y = top + m as f64 * (high + GAP);
+        svg.heading(MARGIN, y + 14.0, Anchor::Start, method);
+        svg.line(
+            (MARGIN, y - 4.0 - GAP / 4.0),
+            (MARGIN + NAMES - 20.0, y - 4.0 - GAP / 4.0),
+            HAIR,
+        );
+        for grid in grids.iter().filter(|grid| grid.method == *method) {
+            // The full cache has no budget: it stands in the first column.
+            let column = budgets.iter().position(|b| *b == grid.budget).unwrap_or(0);
+            let x = left + column as f64 * (wide + GAP);
+            for (d, row) in grid.shares.iter().enumerate() {
+                for (l, share) in row.iter().enumerate() {
+                    let (x, y) = (x + l as f64 * CELL.0, y + d as f64 * CELL.1);
+                    let says = format!("{} tokens, depth {:.0} %", lengths[l], 100.0 * depths[d]);
+                    let Some(share) = *share else {
+                        svg.cell(x, y, CELL.0 - 1.0, CELL.1 - 1.0, TRACK, &says);
+                        continue;
+                    };
+                    svg.cell(x, y, CELL.0 - 1.0, CELL.1 - 1.0, &cividis(share), &says);
+                    let text = format!("{:.0}", 100.0 * share);
+                    let (x, y) = (x + CELL.0 / 2.0, y + 12.0);
+                    svg.small(x, y, ink_on(share), Anchor::Middle, &text);
+                }
+            }
+            let mean = grid
+                .mean()
+                .map_or("refused".into(), |m| format!("mean {:.0} %", 100.0 * m));
+            svg.small(x, y + high + 12.0, INK, Anchor::Start, &mean);
+        }
+    }
+    svg.finish()
+}
