@@ -29,6 +29,7 @@ pub struct Opened {
 /// When even an empty store cannot be made there.
 pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
     let path = folder.join("kept.db");
+    keep_private(folder, &path)?;
     match open_file(&path).await {
         Ok((store, remembered)) => Ok(Opened {
             store,
@@ -51,6 +52,39 @@ pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// Only the person whose documents these are may read them: the folder and every file of the store, also where an earlier
+/// version or another program left wider rights. What SQLite keeps beside the file takes the file's own rights.
+#[cfg(unix)]
+fn keep_private(folder: &Path, path: &Path) -> Result<(), StoreError> {
+    use std::fs::{OpenOptions, Permissions, set_permissions};
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+
+    let failed = |path: &Path, error| StoreError::File {
+        path: path.display().to_string(),
+        error,
+    };
+    let allow = |path: &Path, mode: u32| match set_permissions(path, Permissions::from_mode(mode)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(path, error)),
+        _ => Ok(()),
+    };
+    allow(folder, 0o700)?;
+    let made = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path);
+    made.map_err(|error| failed(path, error))?;
+    for name in ["kept.db", "kept.db-wal", "kept.db-shm", "kept.lock"] {
+        allow(&folder.join(name), 0o600)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn keep_private(_folder: &Path, _path: &Path) -> Result<(), StoreError> {
+    Ok(())
 }
 
 /// A store that lives as long as the process.
