@@ -75,7 +75,12 @@ fn a_single_layer_can_be_looked_at() {
             Value::Null,
         )
     };
-    let whole = painted(&app);
+    // The answer may be there before the last layer is painted.
+    let whole = app.until("the painting has settled", |app| {
+        let before = painted(app);
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        (painted(app) == before).then_some(before)
+    });
     app.choose("layer-filter", &(layers - 1).to_string());
     app.until("the last layer alone looks different", |app| {
         (painted(app) != whole && app.runs().iter().any(|&s| s > 0)).then_some(())
