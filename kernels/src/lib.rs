@@ -5,6 +5,7 @@
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
+//! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
@@ -16,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod classes;
 mod counting;
 mod decode;
 mod elementwise;
@@ -32,6 +34,9 @@ mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use classes::{
+    ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
+};
 pub use counting::{CountingAllocator, allocations};
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{Pairing, add_assign, argmax, rms_norm, rotate, silu_mul, unrotate};

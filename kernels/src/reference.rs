@@ -3,7 +3,7 @@
 //! Not for use while answering: orders of magnitude slower than the kernels beside it. The tests hold the fast kernels
 //! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
 
-use crate::{DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores};
+use crate::{ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores};
 
 /// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
 fn weights<'k>(
@@ -121,6 +121,35 @@ pub fn decode_attention(
                 .enumerate()
                 .map(|(r, w)| w * f64::from(task.values.row(kv_head, r)[i]));
             out[h * shape.head_dim + i] = (weighted.sum::<f64>() / sum) as f32;
+        }
+    }
+}
+
+/// Specification of [`crate::class_attention`]: every entry expanded to a key of its own. `probabilities[h]` gets the
+/// probability of each entry for query head `h`.
+pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities: &mut [Vec<f32>]) {
+    let shape = &task.shape;
+    for h in 0..shape.q_heads {
+        let kv_head = h / shape.group();
+        let (classes, lengths) = task.table(kv_head);
+        let query = query_head(task.query, shape, 0, h);
+        let (weights, sum, _) = weights(query, classes.len(), task.scale, |entry| {
+            let class = task.keys.row(kv_head, classes[entry] as usize);
+            let mut key: Vec<f32> = class.iter().map(|x| x * lengths[entry]).collect();
+            if let Some(rotation) = &task.rotation {
+                let columns = rotation.rope_dim / 2;
+                let table = entry * columns..(entry + 1) * columns;
+                let (cos, sin) = (&rotation.cos[table.clone()], &rotation.sin[table]);
+                rotate(&mut key, 1, shape.head_dim, cos, sin, rotation.pairing);
+            }
+            key.into()
+        });
+        probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
+        for i in 0..shape.head_dim {
+            let value = |entry: usize| task.values.row(kv_head, classes[entry] as usize)[i];
+            let weighted = weights.iter().enumerate();
+            let total: f64 = weighted.map(|(e, w)| w * f64::from(value(e))).sum();
+            out[h * shape.head_dim + i] = (total / sum) as f32;
         }
     }
 }

@@ -43,20 +43,7 @@ unsafe fn attend_lanes<V: Lanes>(
                 start: logits.start.add(first),
                 ..logits
             };
-            for g in (0..group).step_by(V::ACROSS) {
-                let queries = queries[g * head_dim..].as_ptr();
-                let logits = Logits {
-                    start: logits.start.add(g * logits.stride),
-                    ..logits
-                };
-                let dots = (rows, head_dim, task.scale);
-                match V::ACROSS.min(group - g) {
-                    1 => dot_rows::<V, 1>(dots, keys, queries, logits),
-                    2 => dot_rows::<V, 2>(dots, keys, queries, logits),
-                    3 => dot_rows::<V, 3>(dots, keys, queries, logits),
-                    _ => dot_rows::<V, 4>(dots, keys, queries, logits),
-                }
-            }
+            dot_heads::<V>((group, head_dim, task.scale), rows, keys, queries, logits);
         }
         for g in 0..group {
             let row =
@@ -67,18 +54,70 @@ unsafe fn attend_lanes<V: Lanes>(
         for first in (0..span.rows).step_by(BLOCK) {
             let rows = BLOCK.min(span.rows - first);
             let values = &values[first * head_dim..(first + rows) * head_dim];
-            for g in (0..group).step_by(V::ACROSS) {
-                let weights = Logits {
-                    start: logits.start.add(g * logits.stride + first),
-                    ..logits
-                };
-                let out = partial.out[g * head_dim..].as_mut_ptr();
-                match V::ACROSS.min(group - g) {
-                    1 => add_values::<V, 1>((rows, head_dim), values, weights, out),
-                    2 => add_values::<V, 2>((rows, head_dim), values, weights, out),
-                    3 => add_values::<V, 3>((rows, head_dim), values, weights, out),
-                    _ => add_values::<V, 4>((rows, head_dim), values, weights, out),
-                }
+            let weights = Logits {
+                start: logits.start.add(first),
+                ..logits
+            };
+            add_heads::<V>((rows, group, head_dim), values, weights, partial.out);
+        }
+    }
+}
+
+/// `logits[g][r] = scale * keys[r] . queries[g]` for all heads of a group and the first `rows` of the key rows.
+///
+/// # Safety
+/// Each key has `head_dim` elements and `logits` covers the results; runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn dot_heads<V: Lanes>(
+    (group, head_dim, scale): (usize, usize, f32),
+    rows: usize,
+    keys: [*const f32; ROWS],
+    queries: &[f32],
+    logits: Logits,
+) {
+    for g in (0..group).step_by(V::ACROSS) {
+        let queries = queries[g * head_dim..].as_ptr();
+        let dots = (rows, head_dim, scale);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let logits = Logits {
+                start: logits.start.add(g * logits.stride),
+                ..logits
+            };
+            match V::ACROSS.min(group - g) {
+                1 => dot_rows::<V, 1>(dots, keys, queries, logits),
+                2 => dot_rows::<V, 2>(dots, keys, queries, logits),
+                3 => dot_rows::<V, 3>(dots, keys, queries, logits),
+                _ => dot_rows::<V, 4>(dots, keys, queries, logits),
+            }
+        }
+    }
+}
+
+/// `out[g] += sum over rows of weights[g][r] * values[r]` for all heads of a group.
+///
+/// # Safety
+/// `weights` covers `group` x `rows`, `values` is `[rows, head_dim]`, `out` `[group, head_dim]`; runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn add_heads<V: Lanes>(
+    (rows, group, head_dim): (usize, usize, usize),
+    values: &[f32],
+    weights: Logits,
+    out: &mut [f32],
+) {
+    for g in (0..group).step_by(V::ACROSS) {
+        let out = out[g * head_dim..].as_mut_ptr();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let weights = Logits {
+                start: weights.start.add(g * weights.stride),
+                ..weights
+            };
+            match V::ACROSS.min(group - g) {
+                1 => add_values::<V, 1>((rows, head_dim), values, weights, out),
+                2 => add_values::<V, 2>((rows, head_dim), values, weights, out),
+                3 => add_values::<V, 3>((rows, head_dim), values, weights, out),
+                _ => add_values::<V, 4>((rows, head_dim), values, weights, out),
             }
         }
     }
@@ -168,7 +207,7 @@ unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
 /// # Safety
 /// Runs at the level of `V`.
 #[inline(always)]
-unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
+pub(crate) unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
     let mut largest = f32::NEG_INFINITY;
     for &x in row.iter() {
         largest = if x > largest { x } else { largest };

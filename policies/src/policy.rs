@@ -10,7 +10,7 @@
 //! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
 //! ```
 
-use crate::PolicyError;
+use crate::{ClassChange, ClassStep, ClassTable, MergedHead, PolicyError};
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp};
 use crate::token_scores::TokenScores;
 
@@ -127,19 +127,22 @@ pub struct Observation<'a> {
     pub below: Option<BelowAverage<'a>>,
     /// Queries that are expected after the prompt. Present iff asked for.
     pub future: Option<FutureQueries<'a>>,
-    /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions. Present iff rows were asked for.
+    /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions, or before RoPE where the method re-assigns
+    /// positions. Present iff rows were asked for.
     pub keys: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.
     pub values: Option<&'a [f32]>,
 }
 
 /// What a layer keeps of the prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Retention {
     /// Every token, in every head.
     Everything,
     /// Per kv head the kept positions, ascending and without repeats.
     Keep(Vec<Vec<Pos>>),
+    /// Per kv head classes that several tokens share. Only for methods with a [`Policy::table`].
+    Merge(Vec<MergedHead>),
 }
 
 /// One layer's cache after one decode step, as a policy that evicts while answering sees it.
@@ -290,5 +293,16 @@ pub trait Policy: Send {
     /// The method as one that ranks tokens, if it is.
     fn scorer(&self) -> Option<&dyn TokenScores> {
         None
+    }
+
+    /// The look-up table of `layer` for methods that merge; `None` where every row is one token. Called after `rows`.
+    fn table(&self, _layer: usize) -> Option<ClassTable> {
+        None
+    }
+
+    /// In place of [`Policy::step`] where the method has a [`Policy::table`], for one kv head: which class goes where. Called
+    /// for every head in ascending order. Must not allocate.
+    fn step_classes(&mut self, _step: &ClassStep<'_>) -> ClassChange {
+        ClassChange::default()
     }
 }

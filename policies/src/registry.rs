@@ -1,7 +1,7 @@
 //! All methods by name: building one from its parameters, and the facts shown in tables.
 
 use crate::{
-    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, expected_attention, full, h2o,
+    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full, h2o,
     hbw_kv, keydiff, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm, tova, treekv,
 };
 
@@ -29,7 +29,7 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 15] = [
+const METHODS: [MethodInfo; 16] = [
     full::INFO,
     streaming_llm::INFO,
     h2o::INFO,
@@ -41,6 +41,7 @@ const METHODS: [MethodInfo; 15] = [
     chunkkv::INFO,
     hbw_kv::INFO,
     treekv::INFO,
+    ems::INFO,
     keydiff::INFO,
     expected_attention::INFO,
     adakv::INFO,

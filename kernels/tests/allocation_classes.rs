@@ -1,0 +1,54 @@
+//! Attention over classes allocates nothing: alone in its binary, because it counts what every thread allocates.
+
+mod support;
+
+use kept_kernels::{
+    ClassAttention, ClassScratch, CountingAllocator, Pairing, RankRotation, allocations,
+    class_attention,
+};
+use support::{Random, shape};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+#[test]
+fn attention_over_classes_allocates_nothing() {
+    let mut random = Random::fresh();
+    let shape = shape(2, 4, 64);
+    let query = random.normal(shape.q_heads * 64);
+    let (keys, values) = (random.store(&[300, 300], 64), random.store(&[300, 300], 64));
+    let (cos, sin) = random.angles(900, 32);
+    let classes: Vec<u32> = (0..1800).map(|_| random.below(300) as u32).collect();
+    let lengths = random.normal(1800);
+    let rotation = RankRotation {
+        cos: &cos,
+        sin: &sin,
+        rope_dim: 64,
+        pairing: Pairing::Halves,
+    };
+    let mut scratch = ClassScratch::new(shape, 300, 900);
+    let mut out = vec![0.0; query.len()];
+    let mut run = |rotation| {
+        let task = ClassAttention {
+            shape,
+            scale: 0.2,
+            query: &query,
+            keys: &keys,
+            values: &values,
+            rows: &[300, 300],
+            classes: &classes,
+            lengths: &lengths,
+            entries: &[900, 800],
+            capacity: 900,
+            rotation,
+        };
+        class_attention(&task, &mut scratch, &mut out);
+    };
+    run(None); // starts the pool
+    let before = allocations();
+    for _ in 0..20 {
+        run(None);
+        run(Some(rotation));
+    }
+    assert_eq!(allocations() - before, 0);
+}

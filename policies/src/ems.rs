@@ -1,0 +1,335 @@
+//! EMS: evict, then merge what is alike ("EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
+//! Global-Local Importance", eq. 2, 4, 6 and 7, section 4.2). While answering: `ems_decode.rs`.
+//!
+//! Score of a prompt token, per kv head (group mean): `max(glo * sum(loc) / sum(glo), loc)`, where `glo` is the attention it got
+//! from every query and `loc` that from the last `w`; mean over neighbours. By score the prefix falls in three: `B - w` class
+//! centres, the next `(gamma - 1) B` to be merged, the rest is dropped; the last `w` tokens are classes of their own.
+//! A token to be merged goes to the centre of highest `R = cos(keys) * cos(values)` if that is at least `tau`; else it is merged
+//! into the zero class, which here is no row at all: it is dropped, and can never take part in attention.
+//! A class's key is the mean of its members' unit keys, not brought back to length 1, its value the mean of their values, both
+//! weighted by `loc`. Every member attends with the length of its own key. The first `protect` centres accept nothing.
+//!
+//! ```text
+//! B = 6, w = 2, gamma = 1.5, sinks = 0     score   9  8  1  7  4  6  1  5  |  .  .
+//!                                          token   0  1  2  3  4  5  6  7  |  8  9
+//!                                                  C  C  -  C  m  C  -  m  |  w  w        C centre, m to be merged, - dropped
+//! R(4, 0) >= tau: 4 joins 0; max R(7, .) < tau: 7 is dropped
+//! ```
+//!
+//! `positions=original` merges keys after RoPE: alike means also close by. `positions=reassigned` merges raw keys; an entry then
+//! stands at its rank among the entries.
+
+use crate::ems_decode::{Head, Rules};
+use crate::window::{uniform_rows, window_for};
+use crate::{
+    ClassChange, ClassStep, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape,
+    Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions,
+    PromptShape, Retention, Softmax, Window, group_reduce, pool,
+};
+
+/// Shown in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "ems",
+    title: "EMS",
+    paper: "OpenReview 2024, under review",
+    keeps: "what all or the last queries attend to; tokens that are alike share a row",
+    acts: "prefill and decode",
+    positions: "original or re-assigned",
+    parameters: &[
+        Parameter {
+            name: "w",
+            default: "32, 16 below a budget of 256 rows, 8 below 128",
+            range: "a whole number from 1",
+            meaning: "last tokens, kept as they are, whose queries are the local ones",
+        },
+        Parameter {
+            name: "kernel",
+            default: "7",
+            range: "an odd whole number from 1",
+            meaning: "neighbours a score is averaged over",
+        },
+        Parameter {
+            name: "gamma",
+            default: "4",
+            range: "a number from 1 (no merging) to 64",
+            meaning: "tokens that take part in attention, as a multiple of the budget",
+        },
+        Parameter {
+            name: "tau",
+            default: "0.6",
+            range: "a number (above 1 nothing is merged)",
+            meaning: "how alike two tokens must be to share a row",
+        },
+        Parameter {
+            name: "protect",
+            default: "an 8th of the class centres",
+            range: "a whole number from 0",
+            meaning: "best centres that accept no other token; the sinks are the first of them",
+        },
+        Parameter {
+            name: "positions",
+            default: "original",
+            range: "original or reassigned",
+            meaning: "merge keys with their position, or without and re-assign positions",
+        },
+        Parameter {
+            name: "sinks",
+            default: "4",
+            range: "a whole number from 0 (0 is the paper's)",
+            meaning: "first tokens that are always kept and never merged",
+        },
+    ],
+    build: |values| {
+        let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        Ok(Box::new(Ems {
+            window: p.whole("w", |w| w >= 1)?,
+            kernel: p.whole("kernel", |k| k % 2 == 1)?.unwrap_or(7),
+            gamma: p
+                .number("gamma", |g| (1.0..=64.0).contains(&g))?
+                .unwrap_or(4.0),
+            tau: p.number("tau", |_| true)?.unwrap_or(0.6) as f32,
+            protect: p.whole("protect", |_| true)?,
+            positions: p.choice(
+                "positions",
+                &[
+                    ("original", Positions::Original),
+                    ("reassigned", Positions::Reassigned),
+                ],
+                Positions::Original,
+            )?,
+            sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            ..Ems::default()
+        }))
+    },
+};
+
+/// Evict, then merge.
+#[derive(Debug, Clone, Default)]
+pub struct Ems {
+    /// Local window w; `None` follows the budget.
+    pub window: Option<usize>,
+    /// Pooling kernel, odd.
+    pub kernel: usize,
+    /// Entries as a multiple of the budget, at least 1.
+    pub gamma: f64,
+    /// Least redundancy of a merge.
+    pub tau: f32,
+    /// Best centres that accept nothing; `None` takes an 8th of the centres.
+    pub protect: Option<usize>,
+    /// Whether keys are merged with their position.
+    pub positions: Positions,
+    /// First tokens that are always kept.
+    pub sinks: usize,
+    rules: Rules,
+    /// `[layers][kv_heads]`
+    heads: Vec<Vec<Head>>,
+}
+
+impl Policy for Ems {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self, _layer: usize) -> Needs {
+        Needs {
+            window: Some(Window {
+                rows: self.rules.window,
+                softmax: Softmax::All,
+            }),
+            column_sums: true,
+            rows: true,
+            uncut: true,
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        self.positions
+    }
+
+    fn rows(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<Vec<usize>, PolicyError> {
+        let window = self.window.unwrap_or(window_for(budget));
+        let centres = budget.saturating_sub(window);
+        self.rules = Rules {
+            window,
+            centres,
+            entries: (self.gamma * budget as f64).min(f64::from(u32::MAX)) as usize,
+            tau: self.tau,
+            protect: self.protect.unwrap_or(centres.div_ceil(8)),
+            sinks: self.sinks,
+        };
+        self.heads = vec![Vec::new(); model.layers];
+        // Also without anything to cut: the answer goes on merging.
+        let needed = window.saturating_add(self.sinks).saturating_add(1);
+        let shortest = PromptShape {
+            tokens: prompt.tokens.max(needed),
+        };
+        uniform_rows(INFO.name, model, &shortest, budget, window, self.sinks)
+    }
+
+    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
+        let (n, group) = (observation.tokens, observation.group);
+        let asked = "EMS asked for it";
+        let (loc, glo) = (observation.window, observation.column_sums);
+        let (loc, glo) = (loc.expect(asked), glo.expect(asked));
+        let (keys, values) = (observation.keys, observation.values);
+        let (keys, values) = (keys.expect(asked), values.expect(asked));
+        let observed = self.rules.window.min(n) as f32;
+        let size = keys.len() / observation.kv_heads;
+        let (mut merged, mut heads) = (Vec::new(), Vec::new());
+        for head in 0..observation.kv_heads {
+            let of_group = head * group * n..(head + 1) * group * n;
+            let glo = group_reduce(&glo[of_group.clone()], n, group, GroupReduce::Mean);
+            let mut loc = group_reduce(&loc[of_group], n, group, GroupReduce::Mean);
+            loc.iter_mut().for_each(|x| *x *= observed);
+            let part = head * size..(head + 1) * size;
+            let kept = match n <= rows {
+                true => whole(&loc),
+                false => self.merge(&glo, &loc, &keys[part.clone()], &values[part]),
+            };
+            heads.push(Head::new(&kept, &glo, &loc, &self.rules));
+            merged.push(kept);
+        }
+        self.heads[observation.layer] = heads;
+        match n <= rows {
+            true => Retention::Everything,
+            false => Retention::Merge(merged),
+        }
+    }
+
+    fn decode_rows(&self, _layer: usize) -> Option<usize> {
+        Some(self.rules.centres + self.rules.window)
+    }
+
+    fn table(&self, _layer: usize) -> Option<ClassTable> {
+        Some(ClassTable {
+            entries: self.rules.entries,
+            numbers: Head::NUMBERS,
+        })
+    }
+
+    fn step_classes(&mut self, step: &ClassStep<'_>) -> ClassChange {
+        self.heads[step.layer][step.kv_head].step(step, &self.rules)
+    }
+}
+
+/// Every token is a class of its own.
+fn whole(loc: &[f32]) -> MergedHead {
+    let entry = |(token, &weight): (usize, &f32)| Entry {
+        pos: Pos(token as u32),
+        class: token as u32,
+        weight,
+    };
+    MergedHead {
+        centres: (0..loc.len() as u32).map(Pos).collect(),
+        entries: loc.iter().enumerate().map(entry).collect(),
+    }
+}
+
+impl Ems {
+    /// Cuts one head: `glo`, `loc` `[n]`, `keys`, `values` `[n, head_dim]`.
+    fn merge(&self, glo: &[f32], loc: &[f32], keys: &[f32], values: &[f32]) -> MergedHead {
+        let Rules {
+            window,
+            centres,
+            entries,
+            tau,
+            protect,
+            sinks,
+        } = self.rules;
+        let (n, dim) = (glo.len(), keys.len() / glo.len());
+        let prefix = n - window;
+        let mut scores = vec![0.0; n];
+        global_local(glo, loc, &mut scores);
+        let mut scores = pool(&scores[..prefix], self.kernel, Pooling::Avg);
+        scores[..sinks.min(prefix)].fill(f32::INFINITY);
+        // From here on tokens go by score, of equal ones the lower first.
+        let mut order: Vec<usize> = (0..prefix).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        let (important, rest) = order.split_at(centres);
+        let mergeable = &rest[..(entries - window - centres).min(rest.len())];
+        let (guarded, open) = important.split_at(protect.max(sinks).min(centres));
+        let mut open = open.to_vec();
+        open.sort_unstable();
+        let mut centre: Vec<usize> = guarded.iter().chain(&open).copied().collect();
+        centre.extend(prefix..n);
+        centre.sort_unstable();
+
+        let unit = |of: &[f32], tokens: &[usize]| -> Vec<f32> {
+            let row = |&t: &usize| unit(&of[t * dim..][..dim]);
+            tokens.iter().flat_map(row).collect()
+        };
+        let (open_keys, open_values) = (unit(keys, &open), unit(values, &open));
+        let class_of = |token: usize| centre.binary_search(&token).map(|c| c as u32);
+        let entry = |token: usize, class: u32| Entry {
+            pos: Pos(token as u32),
+            class,
+            weight: loc[token].max(Rules::LEAST_WEIGHT),
+        };
+        let mut kept: Vec<Entry> = (0u32..)
+            .zip(&centre)
+            .map(|(class, &token)| entry(token, class))
+            .collect();
+        for &token in mergeable {
+            let (key, value) = (unit(keys, &[token]), unit(values, &[token]));
+            let rows = open_keys
+                .chunks_exact(dim)
+                .zip(open_values.chunks_exact(dim));
+            let alike = rows.map(|(k, v)| dot(&key, k) * dot(&value, v));
+            if let Some((best, alike)) = first_largest(alike)
+                && alike >= tau
+                && let Ok(class) = class_of(open[best])
+            {
+                kept.push(entry(token, class));
+            }
+        }
+        kept.sort_unstable_by_key(|e| e.pos);
+        MergedHead {
+            centres: centre.into_iter().map(|t| Pos(t as u32)).collect(),
+            entries: kept,
+        }
+    }
+}
+
+/// Eq. 2 over the given tokens, written to `scores`.
+pub(crate) fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
+    let sum = |x: &[f32]| x.iter().map(|&x| f64::from(x)).sum::<f64>();
+    let factor = (sum(loc) / sum(glo)) as f32;
+    for ((s, g), l) in scores.iter_mut().zip(glo).zip(loc) {
+        *s = (g * factor).max(*l);
+    }
+}
+
+/// The first of the largest.
+pub(crate) fn first_largest(values: impl Iterator<Item = f32>) -> Option<(usize, f32)> {
+    let indexed = values.enumerate();
+    indexed.fold(None, |best: Option<(usize, f32)>, (i, x)| match best {
+        Some((_, most)) if x <= most => best,
+        _ => Some((i, x)),
+    })
+}
+
+/// The row at length 1; one of no length stays as it is.
+fn unit(row: &[f32]) -> Vec<f32> {
+    let length = dot(row, row).sqrt().max(1e-12);
+    row.iter().map(|x| x / length).collect()
+}
+
+/// Dot product, in lanes that the compiler makes vectors of.
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut sums = [0.0f32; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}

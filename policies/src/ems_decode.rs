@@ -1,0 +1,253 @@
+//! EMS while answering (appendix A, figure 4b): one kv head's scores, and the one class that merges or goes after each token.
+//!
+//! Per step: the new token is an entry and a class of its own; `glo` and `cur` add its probabilities; every `w` steps `past`
+//! takes over `cur` (`loc = past + cur`). The last `w` entries are local. When the oldest of them leaves, its class is one of
+//! the centres, and if these are too many the least important class goes: into the class it is most alike, if that is at least
+//! `tau`, else away with all of its entries. Last, a table that is too long loses one entry; its class stays as it is.
+//!
+//! Where the paper is silent: a class is as important as its best member; the entry that leaves a full table is the one of
+//! lowest score in a class of two or more; of equals the lower position is the better class, and the first entry leaves.
+//!
+//! ```text
+//! centres 3, w = 2        classes  0  1  2 | 8  9     + 10      8 becomes a centre: one of {0 1 2 8} must go
+//! least important: 1      R(1, 2) >= tau:  0  2+1  8 | 9 10     entries of 1 now read row 2
+//!                         else:            0  2    8 | 9 10     entries of 1 are dropped
+//! ```
+
+use crate::ems::{dot, first_largest, global_local};
+use crate::{ClassChange, ClassStep, MergedHead, Row, Union};
+
+/// The numbers that all heads share.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rules {
+    /// w.
+    pub(crate) window: usize,
+    /// Classes beside the local ones.
+    pub(crate) centres: usize,
+    /// Most entries.
+    pub(crate) entries: usize,
+    /// Least redundancy of a merge.
+    pub(crate) tau: f32,
+    /// Best classes that accept nothing.
+    pub(crate) protect: usize,
+    /// First tokens, which never go.
+    pub(crate) sinks: usize,
+}
+
+impl Rules {
+    /// A member that nobody looks at weighs this much.
+    pub(crate) const LEAST_WEIGHT: f32 = 1e-9;
+}
+
+/// One kv head's entries in order of position.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Head {
+    /// Attention from all queries so far.
+    glo: Vec<f32>,
+    /// Attention from the local window before the current one.
+    past: Vec<f32>,
+    /// Attention from the current window.
+    cur: Vec<f32>,
+    /// Steps in the current window.
+    steps: usize,
+    /// `[entries]` scratch: local attention.
+    loc: Vec<f32>,
+    /// `[entries]` scratch: score.
+    scores: Vec<f32>,
+    /// `[rows]` scratch: score of each class, `None` where it is local or no class.
+    importance: Vec<Option<Standing>>,
+    /// Scratch: centres, best first.
+    order: Vec<u32>,
+}
+
+/// Where a class stands among the others.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    sink: bool,
+    score: f32,
+    members: u32,
+}
+
+impl Head {
+    /// f32 numbers per entry: three that last and two of scratch.
+    pub(crate) const NUMBERS: usize = 5;
+
+    /// A head after the prompt; `glo`, `loc` `[n]`.
+    pub(crate) fn new(kept: &MergedHead, glo: &[f32], loc: &[f32], rules: &Rules) -> Self {
+        let of = |numbers: &[f32]| {
+            let held = kept.entries.iter().map(|e| numbers[e.pos.0 as usize]);
+            held.collect::<Vec<f32>>()
+        };
+        let mut head = Self {
+            glo: of(glo),
+            past: of(loc),
+            cur: vec![0.0; kept.entries.len()],
+            ..Self::default()
+        };
+        // All memory is made here, and only what this head can fill.
+        let most = rules.entries.saturating_add(1).min(1 << 20);
+        let rows = (rules.centres + rules.window)
+            .saturating_add(1)
+            .min(1 << 20);
+        for list in [&mut head.glo, &mut head.past, &mut head.cur] {
+            list.reserve_exact(most.saturating_sub(list.len()));
+        }
+        head.loc.reserve_exact(most);
+        head.scores.reserve_exact(most);
+        head.importance.reserve_exact(rows);
+        head.order.reserve_exact(rows);
+        head
+    }
+
+    pub(crate) fn step(&mut self, step: &ClassStep<'_>, rules: &Rules) -> ClassChange {
+        for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+            list.push(0.0);
+        }
+        debug_assert_eq!(self.glo.len(), step.positions.len());
+        step.add_mean(&mut self.glo);
+        step.add_mean(&mut self.cur);
+        self.steps += 1;
+        if self.steps == rules.window {
+            std::mem::swap(&mut self.past, &mut self.cur);
+            self.cur.fill(0.0);
+            self.steps = 0;
+        }
+        let mut change = ClassChange::default();
+        let old = step.positions.len().saturating_sub(rules.window);
+        self.score();
+        self.rank(step, old, rules);
+        if self.order.len() > rules.centres {
+            let gone = self.order[self.order.len() - 1];
+            change.gone = Some(Row(gone));
+            change.into = self.destination(step, gone, rules);
+            if change.into.is_none() {
+                self.retain(|entry| step.classes[entry] != gone);
+            }
+        }
+        if self.glo.len() > rules.entries {
+            // Only after a merge or without a change: dropping a class makes room.
+            let shared = |entry: usize| self.members_after(step.classes[entry], &change) > 1;
+            let mut dropped: Option<usize> = None;
+            for entry in (0..old).filter(|&entry| shared(entry)) {
+                if dropped.is_none_or(|d| self.scores[entry] < self.scores[d]) {
+                    dropped = Some(entry);
+                }
+            }
+            change.dropped = dropped;
+            self.retain(|entry| Some(entry) != dropped);
+        }
+        change
+    }
+
+    /// Scores of all entries, eq. 2.
+    fn score(&mut self) {
+        self.loc.clear();
+        let both = self.past.iter().zip(&self.cur);
+        self.loc.extend(both.map(|(past, cur)| past + cur));
+        self.scores.clear();
+        self.scores.resize(self.loc.len(), 0.0);
+        global_local(&self.glo, &self.loc, &mut self.scores);
+    }
+
+    /// The classes of the first `old` entries, best first.
+    fn rank(&mut self, step: &ClassStep<'_>, old: usize, rules: &Rules) {
+        self.importance.clear();
+        self.importance.resize(step.centres.len(), None);
+        self.order.clear();
+        for entry in 0..old {
+            let class = step.classes[entry];
+            let sink = (step.positions[entry].0 as usize) < rules.sinks;
+            match &mut self.importance[class as usize] {
+                Some(standing) => {
+                    standing.sink |= sink;
+                    standing.score = standing.score.max(self.scores[entry]);
+                    standing.members += 1;
+                }
+                none => {
+                    *none = Some(Standing {
+                        sink,
+                        score: self.scores[entry].max(0.0),
+                        members: 1,
+                    });
+                    self.order.push(class);
+                }
+            }
+        }
+        let standing = |class: u32| self.importance[class as usize].map(|s| (s.sink, s.score));
+        self.order.sort_unstable_by(|&a, &b| {
+            let ((a_sink, a_score), (b_sink, b_score)) = match (standing(a), standing(b)) {
+                (Some(a), Some(b)) => (a, b),
+                _ => return std::cmp::Ordering::Equal,
+            };
+            let by_score = b_score.total_cmp(&a_score);
+            let centre = |class: u32| step.centres[class as usize];
+            (b_sink.cmp(&a_sink))
+                .then(by_score)
+                .then(centre(a).cmp(&centre(b)))
+        });
+    }
+
+    /// The class that `gone` is merged into, if one is alike enough.
+    fn destination(&mut self, step: &ClassStep<'_>, gone: u32, rules: &Rules) -> Option<Union> {
+        let sinks = self.order.iter().filter(|&&c| self.is_sink(c)).count();
+        let guarded = rules.protect.max(sinks).min(self.order.len() - 1);
+        let last = self.order.len() - 1;
+        let open = &mut self.order[guarded..last];
+        open.sort_unstable_by_key(|&class| step.centres[class as usize]);
+        let row = |of: &'_ [f32], class: u32| -> std::ops::Range<usize> {
+            let first = class as usize * step.head_dim;
+            debug_assert!(first + step.head_dim <= of.len());
+            first..first + step.head_dim
+        };
+        let cosine = |of: &[f32], a: u32, b: u32| {
+            let (a, b) = (&of[row(of, a)], &of[row(of, b)]);
+            let lengths = dot(a, a).sqrt().max(1e-12) * dot(b, b).sqrt().max(1e-12);
+            dot(a, b) / lengths
+        };
+        let alike = open
+            .iter()
+            .map(|&class| cosine(step.keys, gone, class) * cosine(step.values, gone, class));
+        let (best, alike) = first_largest(alike)?;
+        let into = open[best];
+        (alike >= rules.tau).then(|| Union {
+            row: Row(into),
+            weight: self.weight(step, into),
+            gone_weight: self.weight(step, gone),
+        })
+    }
+
+    fn is_sink(&self, class: u32) -> bool {
+        self.importance[class as usize].is_some_and(|s| s.sink)
+    }
+
+    /// Local attention of all members.
+    fn weight(&self, step: &ClassStep<'_>, class: u32) -> f32 {
+        let of_class = step.classes.iter().zip(&self.loc);
+        of_class
+            .filter(|(c, _)| **c == class)
+            .map(|(_, loc)| loc.max(Rules::LEAST_WEIGHT))
+            .sum()
+    }
+
+    /// Members of the class that an entry of `class` belongs to after `change`.
+    fn members_after(&self, class: u32, change: &ClassChange) -> u32 {
+        let members = |c: u32| self.importance[c as usize].map_or(0, |s| s.members);
+        match (change.gone, change.into) {
+            (Some(Row(gone)), Some(Union { row: Row(into), .. })) if class == gone || class == into => {
+                members(gone) + members(into)
+            }
+            _ => members(class),
+        }
+    }
+
+    /// Drops entries, in all lists; the order stays.
+    fn retain(&mut self, stays: impl Fn(usize) -> bool) {
+        for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+            let mut entry = 0;
+            list.retain(|_| {
+                entry += 1;
+                stays(entry - 1)
+            });
+        }
+    }
+}

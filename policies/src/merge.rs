@@ -1,0 +1,110 @@
+//! The contract for methods that merge: several tokens share one row (a class), a look-up table says which.
+//!
+//! Not here: any decision (`ems.rs`), and the merging of keys and values itself, which the engine does.
+//!
+//! ```text
+//! entries   position  0  1  4  5  7 | 8  9        one per token that still takes part in attention, in order of position
+//!           class     0  1  0  2  1 | 3  4        the row it reads: 0 and 4 share one, so do 1 and 7
+//! classes   centre    0  1     5    | 8  9        one row each: a direction of keys and a value
+//! ```
+//!
+//! An entry's key is its class's direction times the length of its own key. There is no row for what was dropped.
+
+use crate::{Pos, Row};
+
+/// The look-up table that a merging method asks for, per kv head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassTable {
+    /// The most entries between two steps of the answer.
+    pub entries: usize,
+    /// f32 numbers that the method itself keeps per entry.
+    pub numbers: usize,
+}
+
+/// A token that takes part in attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Entry {
+    /// Its place in the text.
+    pub pos: Pos,
+    /// Its class, an index into [`MergedHead::centres`].
+    pub class: u32,
+    /// Its weight in the merged key and value.
+    pub weight: f32,
+}
+
+/// What one kv head keeps of the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergedHead {
+    /// Position of each class's first member, ascending.
+    pub centres: Vec<Pos>,
+    /// Tokens by ascending position; every class has at least one.
+    pub entries: Vec<Entry>,
+}
+
+impl MergedHead {
+    /// Entries that are not their class's centre, as `[position, centre's position]`.
+    pub fn merged(&self) -> Vec<[u32; 2]> {
+        let pair = |e: &Entry| [e.pos.0, self.centres[e.class as usize].0];
+        let pairs = self.entries.iter().map(pair);
+        pairs.filter(|[entry, centre]| entry != centre).collect()
+    }
+}
+
+/// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.
+#[derive(Debug, Clone, Copy)]
+pub struct ClassStep<'a> {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// The kv head.
+    pub kv_head: usize,
+    /// `[entries]`: position of each entry, ascending.
+    pub positions: &'a [Pos],
+    /// `[entries]`: row of each entry's class.
+    pub classes: &'a [u32],
+    /// `[rows]`: position of each class's centre; rows that no entry reads hold what was there before.
+    pub centres: &'a [Pos],
+    /// `[rows, head_dim]`: keys of the classes; their length means nothing.
+    pub keys: &'a [f32],
+    /// `[rows, head_dim]`: values of the classes.
+    pub values: &'a [f32],
+    /// Width of a row.
+    pub head_dim: usize,
+    /// Query heads of this kv head.
+    pub group: usize,
+    /// `[group, stride]`: probability of each entry at this step.
+    pub probabilities: &'a [f32],
+    /// Row stride of `probabilities`.
+    pub stride: usize,
+}
+
+impl ClassStep<'_> {
+    /// Adds the group's mean probability of every entry to `sums`.
+    pub fn add_mean(&self, sums: &mut [f32]) {
+        let share = 1.0 / self.group as f32;
+        for seen in self.probabilities.chunks(self.stride).take(self.group) {
+            sums.iter_mut().zip(seen).for_each(|(s, p)| *s += p * share);
+        }
+    }
+}
+
+/// What a kv head changes after a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ClassChange {
+    /// The class whose row becomes free.
+    pub gone: Option<Row>,
+    /// Where it goes; `None` drops it with all of its entries.
+    pub into: Option<Union>,
+    /// The entry that leaves the table after that, by index.
+    pub dropped: Option<usize>,
+}
+
+/// Two classes that become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Union {
+    /// The class that stays.
+    pub row: Row,
+    /// Weight of the class that stays.
+    pub weight: f32,
+    /// Weight of the class that goes.
+    pub gone_weight: f32,
+}
