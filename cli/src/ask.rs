@@ -134,6 +134,9 @@ fn summary(answer: &Answer, method: &str) -> String {
         bytes(answer.kv_bytes_full),
         100.0 * answer.kv_bytes as f64 / answer.kv_bytes_full.max(1) as f64,
     );
+    if answer.ledger.tables > 0 {
+        text += &format!("beside it tables of {}\n", bytes(answer.ledger.tables));
+    }
     text += &format!(
         "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {}\n",
         duration(answer.prefill_seconds),

@@ -199,7 +199,7 @@ impl Serialize for MapJson<'_> {
         object.serialize_field("document", &DocumentJson::of(self.document))?;
         object.serialize_field("tokens", &Tokens(self))?;
         object.serialize_field("layers", &Layers(&self.answer.map))?;
-        object.serialize_field("merged", &[(); 0])?;
+        object.serialize_field("merged", &self.answer.map.merged)?;
         object.serialize_field("share", &self.answer.map.shares())?;
         object.serialize_field("rows_per_layer", &self.answer.rows_per_layer)?;
         object.serialize_field("prompt_tokens", &self.answer.prompt.len())?;

@@ -4,8 +4,8 @@ use anyhow::{Context, ensure};
 use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_engine::observe::{LastQueries, QueryMoments};
 use kept_engine::policies::{
-    self, BelowAverage, Budget, ModelShape, Observation, Parameters, PromptShape, Ramp, Retention,
-    Softmax,
+    self, BelowAverage, Budget, MergedHead, ModelShape, Observation, Parameters, Pos, PromptShape,
+    Ramp, Retention, Softmax,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
@@ -18,8 +18,32 @@ const MOST_LAYERS: usize = 10_000;
 
 #[derive(Serialize)]
 struct SelectJson {
+    /// Per kv head: positions of the rows.
     kept: Vec<Vec<u32>>,
+    /// Tokens that share a row, as `[position, position of the class's centre]`, head after head.
     merged: Vec<[u32; 2]>,
+    /// The same per kv head.
+    merged_per_head: Vec<Vec<[u32; 2]>>,
+}
+
+impl SelectJson {
+    fn new(retention: &Retention, tokens: usize, kv_heads: usize) -> Self {
+        let plain = |positions: &Vec<Pos>| positions.iter().map(|p| p.0).collect();
+        let kept = match retention {
+            Retention::Everything => vec![(0..tokens as u32).collect(); kv_heads],
+            Retention::Keep(heads) => heads.iter().map(plain).collect(),
+            Retention::Merge(heads) => heads.iter().map(|h| plain(&h.centres)).collect(),
+        };
+        let merged_per_head: Vec<Vec<[u32; 2]>> = match retention {
+            Retention::Merge(heads) => heads.iter().map(MergedHead::merged).collect(),
+            _ => vec![Vec::new(); kv_heads],
+        };
+        Self {
+            kept,
+            merged: merged_per_head.concat(),
+            merged_per_head,
+        }
+    }
 }
 
 /// A tensor `[heads, n, d]` as given.
@@ -121,15 +145,12 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
         &PromptShape { tokens: k.n },
         budget.rows(k.n, row_bytes)?,
     )?;
-    let mut kept = Vec::new();
+    let mut kept = Retention::Everything;
     // Methods that share indices between layers see the same tensors in every layer up to the one asked for.
     for (layer, &layer_rows) in rows.iter().enumerate().take(arguments.layer + 1) {
         kept = select(&mut *policy, &shape, layer, layer_rows, [&q, &k, &v])?;
     }
-    output::print_json(&SelectJson {
-        kept,
-        merged: Vec::new(),
-    })
+    output::print_json(&SelectJson::new(&kept, k.n, k.heads))
 }
 
 fn select(
@@ -138,7 +159,7 @@ fn select(
     layer: usize,
     rows: usize,
     [q, k, v]: [&HeadMajor; 3],
-) -> anyhow::Result<Vec<Vec<u32>>> {
+) -> anyhow::Result<Retention> {
     let n = k.n;
     let needs = policy.needs(layer);
     let observed = needs.uncut || n > rows;
@@ -221,7 +242,7 @@ fn select(
         moments.add(last.last(n - asked.skip.min(n)));
         future = moments.finish(None);
     }
-    let retention = policy.select(
+    Ok(policy.select(
         &Observation {
             layer,
             tokens: n,
@@ -236,12 +257,5 @@ fn select(
             values: needs.rows.then_some(v.data.as_slice()),
         },
         rows,
-    );
-    Ok(match retention {
-        Retention::Everything => vec![(0..n as u32).collect(); shape.kv_heads],
-        Retention::Keep(heads) => heads
-            .iter()
-            .map(|head| head.iter().map(|p| p.0).collect())
-            .collect(),
-    })
+    ))
 }

@@ -14,6 +14,8 @@ use std::ops::Range;
 use kept_kernels::{RowStore, gather_rows};
 use kept_policies::{Pos, Positions, Retention, Row, Spill, Spread};
 
+use crate::classes::Classes;
+
 /// One layer's kept keys and values.
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
@@ -27,12 +29,14 @@ pub struct CompactLayer {
     pub(crate) ranks: Vec<u32>,
     /// `[kv_heads]`: the slot that was evicted and waits for the next token.
     hole: Vec<Option<Row>>,
+    /// Which tokens share which row, where the method merges: a row is then a class, and its position its centre's.
+    pub(crate) classes: Option<Classes>,
 }
 
 impl CompactLayer {
     /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), with room for `capacities[h]`
     /// rows in kv head h.
-    pub(crate) fn gather(
+    pub fn gather(
         keys: &RowStore,
         values: &RowStore,
         tokens: usize,
@@ -52,10 +56,11 @@ impl CompactLayer {
                 Positions::Reassigned => vec![0; slots],
             },
             hole: vec![None; kv_heads],
+            classes: None,
         };
         let everything: Vec<u32> = match retention {
             Retention::Everything => (0..tokens as u32).collect(),
-            Retention::Keep(_) => Vec::new(),
+            Retention::Keep(_) | Retention::Merge(_) => Vec::new(),
         };
         for head in 0..kv_heads {
             let chosen: Vec<u32>;
@@ -63,6 +68,10 @@ impl CompactLayer {
                 Retention::Everything => &everything,
                 Retention::Keep(heads) => {
                     chosen = heads[head].iter().map(|p| p.0).collect();
+                    &chosen
+                }
+                Retention::Merge(heads) => {
+                    chosen = heads[head].centres.iter().map(|p| p.0).collect();
                     &chosen
                 }
             };
@@ -94,7 +103,7 @@ impl CompactLayer {
         &self.positions[self.keys.first_row(head)..][..self.rows[head]]
     }
 
-    /// Positions of the live rows of one kv head, ascending.
+    /// Positions of the live rows of one kv head, ascending; of a row that tokens share its class's centre.
     pub fn kept(&self, head: usize) -> Vec<Pos> {
         let slots = self.positions_of(head);
         let hole = self.hole[head].map(|row| row.0 as usize);
@@ -108,15 +117,13 @@ impl CompactLayer {
         kept
     }
 
-    /// For each of the prompt's `positions`, how many kv heads keep it (255 at most).
+    /// For each of the prompt's `positions`, how many kv heads keep it (255 at most), merged or alone.
     pub fn counts(&self, positions: Range<usize>) -> Vec<u8> {
         let mut counts = vec![0u8; positions.len()];
         for head in 0..self.rows.len() {
-            let hole = self.hole[head].map(|row| row.0 as usize);
-            let slots = self.positions_of(head);
-            for (slot, position) in slots.iter().enumerate() {
+            for (position, _) in self.entries(head) {
                 let position = position.0 as usize;
-                if Some(slot) != hole && positions.contains(&position) {
+                if positions.contains(&position) {
                     let count = &mut counts[position - positions.start];
                     *count = count.saturating_add(1);
                 }
@@ -131,7 +138,7 @@ impl CompactLayer {
     }
 
     /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`), in the hole or at the end. Afterwards no head has a hole.
-    pub(crate) fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
+    pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
             let live = self.live_rows(head);
@@ -153,6 +160,7 @@ impl CompactLayer {
             if !self.ranks.is_empty() {
                 self.ranks[first + slot] = live as u32;
             }
+            self.enter(head, slot, position);
         }
     }
 
@@ -224,6 +232,12 @@ impl CompactLayer {
         }
     }
 
+    /// Empties the row of a class that is gone; the next `append` fills it.
+    pub(crate) fn leave(&mut self, head: usize, row: Row) {
+        debug_assert!(self.hole[head].is_none(), "one class per head and step");
+        self.hole[head] = Some(row);
+    }
+
     /// Bytes of the live rows' keys and values.
     pub(crate) fn live_bytes(&self) -> u64 {
         let rows: usize = (0..self.rows.len()).map(|head| self.live_rows(head)).sum();
@@ -257,6 +271,17 @@ impl CompactCache {
     /// Bytes allocated for rows, positions and ranks, room for the answer included.
     pub fn allocated_bytes(&self) -> u64 {
         self.layers.iter().map(CompactLayer::allocated_bytes).sum()
+    }
+
+    /// Bytes of look-up tables, and of what the method keeps beside them.
+    pub fn table_bytes(&self) -> u64 {
+        self.layers.iter().map(CompactLayer::table_bytes).sum()
+    }
+
+    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    pub(crate) fn max_entries(&self) -> usize {
+        let entries = self.layers.iter().map(CompactLayer::entry_capacity);
+        entries.max().unwrap_or(0)
     }
 
     /// The layers, from 0.

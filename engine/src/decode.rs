@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use kept_kernels::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
+use kept_kernels::{
+    ClassScratch, DecodeAttention, DecodeScratch, RankRotation, Rotation, decode_attention,
+};
 use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
@@ -63,11 +65,13 @@ struct Buffers {
     row: RowScratch,
     /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
     attend: DecodeScratch,
+    /// The same for layers where tokens share rows, if the method merges.
+    by_table: Option<ClassScratch>,
 }
 
 impl Buffers {
-    /// Buffers for a cache of up to `max_rows` rows per kv head.
-    fn new(model: &Model, max_rows: usize) -> Self {
+    /// Buffers for a cache of up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
+    fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
         let config = model.config();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let threads = kept_kernels::threads::count();
@@ -82,6 +86,8 @@ impl Buffers {
             keep: vec![true; config.kv_heads * max_rows],
             row: RowScratch::new(config),
             attend: DecodeScratch::new(head_shape(model), max_rows, threads),
+            by_table: (max_entries > 0)
+                .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
         }
     }
 
@@ -92,15 +98,16 @@ impl Buffers {
             + self.v.len()
             + self.attention.len()
             + self.logits.len();
-        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes()) as u64
+        let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
+        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
             + self.row.bytes()
     }
 }
 
-/// Bytes of a decode loop's buffers for up to `max_rows` rows per kv head. They are made to be measured: zeroed memory that
+/// Bytes of a decode loop's buffers for up to `max_rows` rows and `max_entries` table entries per kv head. They are made to be measured: zeroed memory that
 /// nobody writes to is not really taken.
-pub(crate) fn scratch_bytes(model: &Model, max_rows: usize) -> u64 {
-    Buffers::new(model, max_rows).bytes()
+pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) -> u64 {
+    Buffers::new(model, max_rows, max_entries).bytes()
 }
 
 /// The decode loop's state: the cache, the policy, the buffers.
@@ -123,7 +130,7 @@ impl<'a> Decoder<'a> {
         rows: Vec<usize>,
         cache: CompactCache,
     ) -> Self {
-        let buffers = Buffers::new(model, cache.max_capacity());
+        let buffers = Buffers::new(model, cache.max_capacity(), cache.max_entries());
         Self {
             model,
             rope,
@@ -175,42 +182,61 @@ impl<'a> Decoder<'a> {
             if reassigned {
                 cached.append(&b.k, &b.v, position);
                 for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
-                    self.rope.rotate_at(q, cached.live_rows(head) - 1);
+                    self.rope.rotate_at(q, cached.last_rank(head));
                 }
             } else {
                 self.rope.rotate_at(&mut b.k, position.0 as usize);
                 self.rope.rotate_at(&mut b.q, position.0 as usize);
                 cached.append(&b.k, &b.v, position);
             }
-            let task = DecodeAttention {
-                shape: head_shape(self.model),
-                scale: attention_scale(self.model),
-                query: &b.q,
-                keys: &cached.keys,
-                values: &cached.values,
-                rows: &cached.rows,
-                rotation: reassigned.then(|| Rotation {
-                    cos: self.rope.cosines(),
-                    sin: self.rope.sines(),
-                    rope_dim: 2 * self.rope.pairs(),
-                    pairing: self.rope.pairing(),
-                    ranks: &cached.ranks,
-                }),
+            let (cos, sin) = (self.rope.cosines(), self.rope.sines());
+            let (rope_dim, pairing) = (2 * self.rope.pairs(), self.rope.pairing());
+            let (shape, scale) = (head_shape(self.model), attention_scale(self.model));
+            let by_table = b.by_table.as_mut().filter(|_| cached.is_shared());
+            let (probabilities, stride) = match by_table {
+                Some(scratch) => {
+                    let rotation = reassigned.then_some(RankRotation {
+                        cos,
+                        sin,
+                        rope_dim,
+                        pairing,
+                    });
+                    cached.attend_by_table((shape, scale), &b.q, rotation, scratch, &mut b.attention);
+                    (scratch.probabilities(), scratch.stride())
+                }
+                None => {
+                    let task = DecodeAttention {
+                        shape,
+                        scale,
+                        query: &b.q,
+                        keys: &cached.keys,
+                        values: &cached.values,
+                        rows: &cached.rows,
+                        rotation: reassigned.then(|| Rotation {
+                            cos,
+                            sin,
+                            rope_dim,
+                            pairing,
+                            ranks: &cached.ranks,
+                        }),
+                    };
+                    decode_attention(&task, &mut b.attend, &mut b.attention);
+                    (b.attend.all_probabilities(), b.attend.stride())
+                }
             };
-            decode_attention(&task, &mut b.attend, &mut b.attention);
             self.model
                 .finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
             if let Some(votes) = votes.as_deref_mut() {
                 for q_head in 0..config.q_heads {
                     let head = q_head / group;
-                    let positions = cached.positions_of(head);
-                    votes.count(
-                        positions,
-                        &b.attend.probabilities(q_head)[..positions.len()],
-                    );
+                    let positions = cached.attended(head);
+                    let seen = &probabilities[q_head * stride..][..positions.len()];
+                    votes.count(positions, seen);
                 }
             }
-            if self.policy.decode_rows(layer).is_some() {
+            if cached.classes.is_some() {
+                cached.settle(layer, self.policy, (probabilities, stride));
+            } else if self.policy.decode_rows(layer).is_some() {
                 b.evict.fill(None);
                 let step = StepObservation {
                     layer,
@@ -218,8 +244,8 @@ impl<'a> Decoder<'a> {
                     firsts: cached.keys.first_rows(),
                     positions: &cached.positions,
                     group,
-                    probabilities: b.attend.all_probabilities(),
-                    stride: b.attend.stride(),
+                    probabilities,
+                    stride,
                 };
                 self.policy.step(&step, &mut b.evict);
                 b.keep.fill(true);

@@ -91,7 +91,7 @@ impl Engine {
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             rope: a_position * (sizes.tokens + self.room(sizes.tokens, room)) as u64,
-            decode: decode::scratch_bytes(model, sizes.max_capacity),
+            decode: decode::scratch_bytes(model, sizes.max_capacity, sizes.max_entries()),
             ..sizes.ledger(model)
         }
     }

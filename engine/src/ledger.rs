@@ -22,24 +22,26 @@ pub struct MemoryLedger {
     pub rope: u64,
     /// Kept rows with room for the answer, positions and ranks.
     pub kept_rows: u64,
+    /// Look-up tables of a merging method, with the scores it keeps per entry.
+    pub tables: u64,
     /// Buffers of the decode loop.
     pub decode: u64,
 }
 
 impl MemoryLedger {
-    /// Everything beside weights and kept rows while reading.
+    /// Everything beside weights, kept rows and tables while reading.
     pub fn reading(&self) -> u64 {
         self.rope + self.layer_tiles + self.layer_kv + self.residual + self.activations
     }
 
-    /// Everything beside weights and kept rows at the worst moment.
+    /// Everything beside weights, kept rows and tables at the worst moment.
     pub fn scratch(&self) -> u64 {
         self.reading().max(self.rope + self.decode)
     }
 
     /// The most that exists at once.
     pub fn peak(&self) -> u64 {
-        self.weights + self.kept_rows + self.scratch()
+        self.weights + self.kept_rows + self.tables + self.scratch()
     }
 }
 

@@ -18,7 +18,8 @@ use kept_kernels::{
 };
 use kept_models::{Model, RopeTable};
 use kept_policies::{
-    BelowAverage, ModelShape, Observation, Policy, Pos, Positions, Retention, Softmax,
+    BelowAverage, ClassTable, Entry, ModelShape, Observation, Policy, Pos, Positions, Retention,
+    Softmax,
 };
 
 use crate::compact::{CompactCache, CompactLayer};
@@ -316,6 +317,11 @@ impl<'a> Prefill<'a> {
                 window_scores(&task, &mut scratch.window_scores, stop)?;
             }
             let needs_rows = self.policy.needs(layer).rows;
+            // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
+            let raw = needs_rows && positions == Positions::Reassigned;
+            if raw {
+                unrotate_all(&mut scratch.keys, self.rope);
+            }
             let measured = &mut scratch.measured;
             let future = match needs.future {
                 Some(_) => measured.moments.finish(turn.as_ref()),
@@ -339,7 +345,7 @@ impl<'a> Prefill<'a> {
             };
             let retention = self.policy.select(&observation, layer_rows);
             let spreads = self.policy.spreads(&observation, &retention);
-            check(&retention, n, layer_rows);
+            check(&retention, n, layer_rows, sizes.tables[layer]);
             let mut compact = CompactLayer::gather(
                 &scratch.keys,
                 &scratch.values,
@@ -349,7 +355,10 @@ impl<'a> Prefill<'a> {
                 positions,
             );
             compact.spread(&scratch.values, &spreads);
-            if positions == Positions::Reassigned {
+            if let Some(table) = sizes.tables[layer] {
+                compact = compact.with_table(&scratch.keys, &scratch.values, &retention, table);
+            }
+            if positions == Positions::Reassigned && !raw {
                 unrotate(&mut compact, self.rope);
             }
             map.push(&retention);
@@ -373,6 +382,7 @@ impl<'a> Prefill<'a> {
             activations: scratch.bytes() + largest_pass,
             rope: self.rope.bytes(),
             kept_rows: cache.allocated_bytes(),
+            tables: cache.table_bytes(),
             decode: 0,
         };
         let hidden = match self.every_row {
@@ -411,6 +421,7 @@ impl Tally {
 
     fn cut(&mut self, layer: &CompactLayer) {
         self.now.kept += layer.live_bytes();
+        self.now.tables += layer.table_bytes();
         self.now.scratch += layer.allocated_bytes() - layer.live_bytes();
     }
 
@@ -461,23 +472,48 @@ fn unrotate(layer: &mut CompactLayer, rope: &RopeTable) {
     }
 }
 
-/// A policy's word is checked once, here: ascending, inside the prompt, no more than it may keep over all heads.
-fn check(retention: &Retention, tokens: usize, rows: usize) {
-    if let Retention::Keep(heads) = retention {
-        for kept in heads {
-            assert!(
-                kept.windows(2).all(|pair| pair[0] < pair[1]),
-                "kept positions ascend without repeats"
-            );
-            assert!(
-                kept.last().is_some_and(|p| (p.0 as usize) < tokens),
-                "kept positions lie in the prompt"
-            );
+/// Row i of every head stands at position i: all of a prompt.
+fn unrotate_all(keys: &mut RowStore, rope: &RopeTable) {
+    for head in 0..keys.kv_heads() {
+        for position in 0..keys.capacity(head) {
+            rope.unrotate_at(keys.row_mut(head, position), position);
         }
-        let kept: usize = heads.iter().map(Vec::len).sum();
-        assert!(
-            kept <= rows.min(tokens) * heads.len(),
-            "a budget is not exceeded"
-        );
     }
+}
+
+/// A policy's word is checked once, here: ascending, inside the prompt, no more than it may keep over all heads.
+fn check(retention: &Retention, tokens: usize, rows: usize, table: Option<ClassTable>) {
+    let heads: Vec<&[Pos]> = match retention {
+        Retention::Everything => return,
+        Retention::Keep(heads) => heads.iter().map(Vec::as_slice).collect(),
+        Retention::Merge(heads) => {
+            let room = table.expect("a method that merges asked for a table").entries;
+            for head in heads {
+                let known = |e: &Entry| (e.class as usize) < head.centres.len();
+                assert!(head.entries.iter().all(known), "every class has a centre");
+                assert!(head.entries.len() <= room, "a table is not exceeded");
+                ascending(head.entries.iter().map(|e| e.pos), tokens);
+            }
+            heads.iter().map(|head| head.centres.as_slice()).collect()
+        }
+    };
+    for kept in &heads {
+        ascending(kept.iter().copied(), tokens);
+    }
+    let kept: usize = heads.iter().map(|kept| kept.len()).sum();
+    assert!(
+        kept <= rows.min(tokens) * heads.len(),
+        "a budget is not exceeded"
+    );
+}
+
+fn ascending(positions: impl Iterator<Item = Pos> + Clone, tokens: usize) {
+    assert!(
+        positions.clone().is_sorted_by(|a, b| a < b),
+        "kept positions ascend without repeats"
+    );
+    assert!(
+        positions.last().is_some_and(|p| (p.0 as usize) < tokens),
+        "kept positions lie in the prompt"
+    );
 }

@@ -1,6 +1,6 @@
 //! The retention map: which tokens of the prompt each layer and kv head kept. Plain numbers, for heatmaps and files.
 
-use kept_policies::Retention;
+use kept_policies::{MergedHead, Retention};
 
 /// What one layer kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub struct RetentionMap {
     pub kv_heads: usize,
     /// One entry per layer.
     pub layers: Vec<LayerRetention>,
+    /// `[layers][kv_heads]`: tokens that share the row of another, as `[position, position of the class's centre]`. Kept in
+    /// `layers` is the centre.
+    pub merged: Vec<Vec<Vec<[u32; 2]>>>,
 }
 
 impl RetentionMap {
@@ -28,16 +31,27 @@ impl RetentionMap {
             tokens,
             kv_heads,
             layers: Vec::new(),
+            merged: Vec::new(),
         }
     }
 
     pub(crate) fn push(&mut self, retention: &Retention) {
+        self.merged.push(match retention {
+            Retention::Merge(heads) => heads.iter().map(MergedHead::merged).collect(),
+            _ => vec![Vec::new(); self.kv_heads],
+        });
         self.layers.push(match retention {
             Retention::Everything => LayerRetention::Everything,
             Retention::Keep(heads) => LayerRetention::Kept(
                 heads
                     .iter()
                     .map(|head| head.iter().map(|p| p.0).collect())
+                    .collect(),
+            ),
+            Retention::Merge(heads) => LayerRetention::Kept(
+                heads
+                    .iter()
+                    .map(|head| head.centres.iter().map(|p| p.0).collect())
                     .collect(),
             ),
         });
@@ -57,7 +71,7 @@ impl RetentionMap {
             .collect()
     }
 
-    /// `[tokens]`: in how many of the `layers x kv_heads` slots each token is kept.
+    /// `[tokens]`: in how many of the `layers x kv_heads` slots each token is kept, alone or merged.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.tokens];
         for layer in &self.layers {
@@ -72,6 +86,9 @@ impl RetentionMap {
                 }
             }
         }
+        for [position, _] in self.merged.iter().flatten().flatten() {
+            counts[*position as usize] += 1;
+        }
         counts
     }
 
@@ -85,7 +102,7 @@ impl RetentionMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_policies::Pos;
+    use kept_policies::{Entry, Pos};
 
     #[test]
     fn counts_every_layer_and_head() {
@@ -95,5 +112,22 @@ mod tests {
         assert_eq!(map.counts(), [4, 2, 3]);
         assert_eq!(map.shares(), [1.0, 0.5, 0.75]);
         assert_eq!(map.rows_per_layer(), [3, 2]);
+    }
+
+    #[test]
+    fn a_merged_token_is_held() {
+        let entry = |pos, class| Entry {
+            pos: Pos(pos),
+            class,
+            weight: 1.0,
+        };
+        let mut map = RetentionMap::new(4, 1);
+        map.push(&Retention::Merge(vec![MergedHead {
+            centres: vec![Pos(0), Pos(3)],
+            entries: vec![entry(0, 0), entry(1, 0), entry(3, 1)],
+        }]));
+        assert_eq!(map.counts(), [1, 1, 0, 1]);
+        assert_eq!(map.rows_per_layer(), [2], "rows are what is stored");
+        assert_eq!(map.merged, [[[[1, 0]]]]);
     }
 }

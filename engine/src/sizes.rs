@@ -3,10 +3,12 @@
 
 use kept_models::{LayerPass, Model};
 use kept_policies::{
-    ModelShape, Needs, Policy, PolicyError, Positions, PromptShape, Ramp, Retention, Window,
+    ClassTable, ModelShape, Needs, Policy, PolicyError, Positions, PromptShape, Ramp, Retention,
+    Window,
 };
 
 use crate::MemoryLedger;
+use crate::classes::Classes;
 use crate::observe::QueryMoments;
 
 /// The sizes of one reading.
@@ -27,6 +29,8 @@ pub(crate) struct Sizes {
     pub(crate) capacities: Vec<usize>,
     /// Slots that the largest head of any layer may need.
     pub(crate) max_capacity: usize,
+    /// `[layers]`: the look-up table with its room for entries, where the method merges.
+    pub(crate) tables: Vec<Option<ClassTable>>,
     /// Where kept rows stand.
     pub(crate) positions: Positions,
     shape: ModelShape,
@@ -88,8 +92,15 @@ impl Sizes {
                 capacity + more.min(tokens.saturating_sub(rows))
             })
             .max();
+        let table = |layer: usize| {
+            policy.table(layer).map(|table| ClassTable {
+                entries: (tokens + room).min(table.entries.saturating_add(1)),
+                ..table
+            })
+        };
         Ok(Self {
             tokens,
+            tables: (0..shape.layers).map(table).collect(),
             chunk: chunk.clamp(1, tokens.max(1)),
             windows,
             column_sums,
@@ -180,6 +191,12 @@ impl Sizes {
         }
     }
 
+    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    pub(crate) fn max_entries(&self) -> usize {
+        let entries = self.tables.iter().flatten().map(|table| table.entries);
+        entries.max().unwrap_or(0)
+    }
+
     /// `[layers]`: rows per kv head that are kept of the prompt.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
         self.rows.iter().map(|rows| self.tokens.min(*rows))
@@ -201,7 +218,13 @@ impl Sizes {
             + self.window_scores()
             + self.column_sums()
             + self.measured();
+        let kv_heads = self.shape.kv_heads;
+        let tables = self.tables.iter().zip(&self.capacities);
+        let tables = tables.filter_map(|(table, capacity)| {
+            table.map(|table| Classes::bytes_for(table, kv_heads, kv_heads * capacity))
+        });
         MemoryLedger {
+            tables: tables.sum(),
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (self.tokens * self.shape.kv_heads * row) as u64,

@@ -103,6 +103,7 @@ impl Writing<'_, '_> {
         let kept = cache.kv_bytes();
         MemoryNow {
             kept,
+            tables: cache.table_bytes(),
             kept_full: self.bytes_per_row * (self.prompt_tokens + tokens) as u64,
             scratch: self.beside.scratch + cache.allocated_bytes() - kept,
             ..self.beside

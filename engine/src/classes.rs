@@ -1,0 +1,412 @@
+//! Rows that several tokens share: the look-up table of a merging method, beside the rows of [`CompactLayer`].
+//!
+//! Entries stand in order of position, so an entry's index is its rank; removing one moves those behind it up. As long as
+//! nothing was merged or dropped, entry i is row i and the layer attends as any other: to the last bit the full cache. Not here:
+//! the decisions (`policies/src/ems.rs`), the attention (`kernels/src/classes.rs`).
+//!
+//! ```text
+//! rows       0  1  2  3  4         keys and values of classes; row 2 is a hole
+//! entries    0  1  0  3  4         class (row) of each entry
+//! lengths    5. 1. 4. 1. 1.        factor on the class's key: 1 where the key is the token's own
+//! ```
+
+use kept_kernels::{
+    ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, class_attention, mean_row,
+    row_length,
+};
+use kept_policies::{ClassChange, ClassStep, ClassTable, Policy, Pos, Retention, Row};
+
+use crate::compact::CompactLayer;
+
+/// A layer's look-up tables.
+pub(crate) struct Classes {
+    /// Entries that one kv head has room for.
+    capacity: usize,
+    /// f32 numbers that the method keeps per entry.
+    numbers: usize,
+    /// `[kv_heads]`: entries in use.
+    entries: Vec<usize>,
+    /// `[kv_heads, capacity]`: row of each entry's class.
+    classes: Vec<u32>,
+    /// `[kv_heads, capacity]`: factor on the class's key.
+    lengths: Vec<f32>,
+    /// `[kv_heads, capacity]`: position of each entry.
+    positions: Vec<Pos>,
+    /// `[slots]`: whether the key of a row is a mean of directions, not a token's own key.
+    direction: Vec<bool>,
+    /// Whether anything was merged or dropped.
+    shared: bool,
+}
+
+impl Classes {
+    /// Bytes of a layer's tables: `kv_heads` times `entries`, and a flag for each of `slots` rows.
+    pub(crate) fn bytes_for(table: ClassTable, kv_heads: usize, slots: usize) -> u64 {
+        let entry = 3 * size_of::<u32>() + table.numbers * size_of::<f32>();
+        (kv_heads * table.entries * entry + slots * size_of::<bool>()) as u64
+    }
+
+    fn push(&mut self, head: usize, class: u32, length: f32, position: Pos) {
+        let at = head * self.capacity + self.entries[head];
+        self.classes[at] = class;
+        self.lengths[at] = length;
+        self.positions[at] = position;
+        self.entries[head] += 1;
+    }
+
+    /// Drops the entries of `head` that do not stay; the order stays.
+    fn retain(&mut self, head: usize, stays: impl Fn(usize, u32) -> bool) {
+        let first = head * self.capacity;
+        let mut left = 0;
+        for entry in 0..self.entries[head] {
+            if stays(entry, self.classes[first + entry]) {
+                let (from, to) = (first + entry, first + left);
+                self.classes[to] = self.classes[from];
+                self.lengths[to] = self.lengths[from];
+                self.positions[to] = self.positions[from];
+                left += 1;
+            }
+        }
+        self.entries[head] = left;
+    }
+
+    fn positions_of(&self, head: usize) -> &[Pos] {
+        &self.positions[head * self.capacity..][..self.entries[head]]
+    }
+
+    fn classes_of(&self, head: usize) -> &[u32] {
+        &self.classes[head * self.capacity..][..self.entries[head]]
+    }
+}
+
+impl CompactLayer {
+    /// Gives a gathered layer its tables (`table.entries` is the room for entries of one head), and merges what `retention`
+    /// merges: `keys` and `values` are the layer's full ones.
+    pub fn with_table(
+        mut self,
+        keys: &RowStore,
+        values: &RowStore,
+        retention: &Retention,
+        table: ClassTable,
+    ) -> Self {
+        let kv_heads = self.kv_heads();
+        let slots = kv_heads * table.entries;
+        let mut classes = Classes {
+            capacity: table.entries,
+            numbers: table.numbers,
+            entries: vec![0; kv_heads],
+            classes: vec![0; slots],
+            lengths: vec![0.0; slots],
+            positions: vec![Pos(0); slots],
+            direction: vec![false; self.positions.len()],
+            shared: matches!(retention, Retention::Merge(_)),
+        };
+        for head in 0..kv_heads {
+            let Retention::Merge(heads) = retention else {
+                for row in 0..self.rows[head] {
+                    classes.push(head, row as u32, 1.0, self.positions_of(head)[row]);
+                }
+                continue;
+            };
+            let kept = &heads[head];
+            let mut members = vec![Vec::new(); kept.centres.len()];
+            for entry in &kept.entries {
+                members[entry.class as usize].push((entry.pos.0 as usize, entry.weight));
+            }
+            for (row, members) in members.iter().enumerate().filter(|(_, m)| m.len() > 1) {
+                classes.direction[self.keys.first_row(head) + row] = true;
+                let (key, value) = (
+                    self.keys.row_mut(head, row),
+                    self.values.row_mut(head, row),
+                );
+                mean_row(keys, head, members.iter().copied(), true, key);
+                mean_row(values, head, members.iter().copied(), false, value);
+            }
+            for entry in &kept.entries {
+                let length = match members[entry.class as usize].len() {
+                    1 => 1.0,
+                    _ => row_length(keys.row(head, entry.pos.0 as usize)),
+                };
+                classes.push(head, entry.class, length, entry.pos);
+            }
+        }
+        self.classes = Some(classes);
+        self
+    }
+
+    /// Whether tokens share rows, so that the layer attends by its table.
+    pub fn is_shared(&self) -> bool {
+        self.classes.as_ref().is_some_and(|c| c.shared)
+    }
+
+    /// Tokens of one kv head that take part in attention, in order of position: `(position, centre of its class)`. Where
+    /// nothing is ever merged that is each kept row with itself.
+    pub fn entries(&self, head: usize) -> Vec<(Pos, Pos)> {
+        match &self.classes {
+            None => self.kept(head).into_iter().map(|p| (p, p)).collect(),
+            Some(table) => {
+                let rows = table.classes_of(head).iter();
+                let centres = rows.map(|&row| self.positions_of(head)[row as usize]);
+                let positions = table.positions_of(head).iter().copied();
+                positions.zip(centres).collect()
+            }
+        }
+    }
+
+    /// Key and value of the class of each entry of one kv head, each `[head_dim]`, the key at the entry's own length.
+    pub fn expanded(&self, head: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
+        let row = |row: usize, length: f32| {
+            let key = self.keys.row(head, row).iter().map(|x| x * length);
+            (key.collect(), self.values.row(head, row).to_vec())
+        };
+        match &self.classes {
+            None => (0..self.rows[head]).map(|r| row(r, 1.0)).collect(),
+            Some(table) => {
+                let lengths = &table.lengths[head * table.capacity..];
+                let entries = table.classes_of(head).iter().zip(lengths);
+                entries.map(|(&class, &l)| row(class as usize, l)).collect()
+            }
+        }
+    }
+
+    /// Positions of what the attention of one kv head ran over, in the order of its probabilities.
+    pub(crate) fn attended(&self, head: usize) -> &[Pos] {
+        match &self.classes {
+            Some(table) if table.shared => table.positions_of(head),
+            _ => self.positions_of(head),
+        }
+    }
+
+    /// Rank of the newest token of one kv head among what takes part in attention.
+    pub(crate) fn last_rank(&self, head: usize) -> usize {
+        match &self.classes {
+            Some(table) => table.entries[head] - 1,
+            None => self.live_rows(head) - 1,
+        }
+    }
+
+    /// The table's part of `append`: the new token is an entry of its own row.
+    pub(crate) fn enter(&mut self, head: usize, slot: usize, position: Pos) {
+        let first = self.keys.first_row(head);
+        if let Some(table) = &mut self.classes {
+            table.direction[first + slot] = false;
+            table.push(head, slot as u32, 1.0, position);
+        }
+    }
+
+    /// Attention of `query` (`[q_heads, head_dim]`, rotated) over the entries of a layer with a table; keys are turned by
+    /// `angles` to their ranks where they are stored raw. Probabilities stay in `scratch`.
+    pub fn attend_by_table(
+        &self,
+        (shape, scale): (HeadShape, f32),
+        query: &[f32],
+        rotation: Option<RankRotation<'_>>,
+        scratch: &mut ClassScratch,
+        out: &mut [f32],
+    ) {
+        let table = self.classes.as_ref().expect("a layer with a table");
+        let task = ClassAttention {
+            shape,
+            scale,
+            query,
+            keys: &self.keys,
+            values: &self.values,
+            rows: &self.rows,
+            classes: &table.classes,
+            lengths: &table.lengths,
+            entries: &table.entries,
+            capacity: table.capacity,
+            rotation,
+        };
+        class_attention(&task, scratch, out);
+    }
+
+    /// Lets `policy` change the classes of a layer with a table after a step, given `[q_heads, stride]` probabilities of its
+    /// entries. Allocates nothing.
+    pub fn settle(
+        &mut self,
+        layer: usize,
+        policy: &mut dyn Policy,
+        (probabilities, stride): (&[f32], usize),
+    ) {
+        let kv_heads = self.kv_heads();
+        let group = probabilities.len() / stride / kv_heads;
+        for head in 0..kv_heads {
+            let table = self.classes.as_ref().expect("a layer with a table");
+            let rows = self.rows[head] * self.keys.head_dim();
+            let change = policy.step_classes(&ClassStep {
+                layer,
+                kv_head: head,
+                positions: table.positions_of(head),
+                classes: table.classes_of(head),
+                centres: self.positions_of(head),
+                keys: &self.keys.head(head)[..rows],
+                values: &self.values.head(head)[..rows],
+                head_dim: self.keys.head_dim(),
+                group,
+                probabilities: &probabilities[head * group * stride..][..group * stride],
+                stride,
+            });
+            self.change(head, &change);
+        }
+    }
+
+    fn change(&mut self, head: usize, change: &ClassChange) {
+        if let (Some(gone), Some(union)) = (change.gone, change.into) {
+            self.make_direction(head, gone);
+            self.make_direction(head, union.row);
+            let total = union.weight + union.gone_weight;
+            let (stays, goes) = (union.weight / total, union.gone_weight / total);
+            let dim = self.keys.head_dim();
+            let (from, to) = (gone.0 as usize * dim, union.row.0 as usize * dim);
+            for store in [&mut self.keys, &mut self.values] {
+                let rows = store.head_mut(head);
+                for i in 0..dim {
+                    rows[to + i] = stays * rows[to + i] + goes * rows[from + i];
+                }
+            }
+        }
+        let Some(table) = &mut self.classes else {
+            return;
+        };
+        if let Some(gone) = change.gone {
+            table.shared = true;
+            match change.into {
+                Some(union) => {
+                    let classes = &mut table.classes[head * table.capacity..];
+                    for class in &mut classes[..table.entries[head]] {
+                        if *class == gone.0 {
+                            *class = union.row.0;
+                        }
+                    }
+                }
+                None => table.retain(head, |_, class| class != gone.0),
+            }
+            self.leave(head, gone);
+        }
+        if let Some(table) = &mut self.classes
+            && let Some(dropped) = change.dropped
+        {
+            table.shared = true;
+            table.retain(head, |entry, _| entry != dropped);
+        }
+    }
+
+    /// Brings a row that is a token's own key to length 1; its entry then carries the length.
+    fn make_direction(&mut self, head: usize, row: Row) {
+        let at = self.keys.first_row(head) + row.0 as usize;
+        let Some(table) = &mut self.classes else {
+            return;
+        };
+        if std::mem::replace(&mut table.direction[at], true) {
+            return;
+        }
+        let key = self.keys.row_mut(head, row.0 as usize);
+        let length = row_length(key);
+        key.iter_mut().for_each(|x| *x /= length);
+        let entries = head * table.capacity..head * table.capacity + table.entries[head];
+        let lengths = table.lengths[entries.clone()].iter_mut();
+        for (of_entry, class) in lengths.zip(&table.classes[entries]) {
+            if *class == row.0 {
+                *of_entry = length;
+            }
+        }
+    }
+
+    /// Bytes of the tables, the method's own numbers included.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.classes.as_ref().map_or(0, |table| {
+            let size = ClassTable {
+                entries: table.capacity,
+                numbers: table.numbers,
+            };
+            Classes::bytes_for(size, self.kv_heads(), table.direction.len())
+        })
+    }
+
+    /// Entries that one kv head has room for; 0 without a table.
+    pub(crate) fn entry_capacity(&self) -> usize {
+        self.classes.as_ref().map_or(0, |table| table.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_policies::{Entry, MergedHead, Positions, Union};
+
+    fn layer() -> CompactLayer {
+        let mut keys = RowStore::uniform(1, 4, 2);
+        for (row, key) in [[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [6.0, 8.0]].iter().enumerate() {
+            keys.row_mut(0, row).copy_from_slice(key);
+        }
+        let entry = |pos, class, weight| Entry {
+            pos: Pos(pos),
+            class,
+            weight,
+        };
+        let kept = Retention::Merge(vec![MergedHead {
+            centres: vec![Pos(0), Pos(2), Pos(3)],
+            entries: vec![entry(0, 0, 1.0), entry(1, 0, 3.0), entry(2, 1, 1.0), entry(3, 2, 1.0)],
+        }]);
+        let table = ClassTable {
+            entries: 6,
+            numbers: 3,
+        };
+        CompactLayer::gather(&keys, &keys, 4, &kept, &[4], Positions::Original)
+            .with_table(&keys, &keys, &kept, table)
+    }
+
+    #[test]
+    fn members_share_a_direction_and_keep_their_length() {
+        let layer = layer();
+        assert!(layer.is_shared());
+        assert_eq!(layer.kept(0), [Pos(0), Pos(2), Pos(3)]);
+        assert_eq!(layer.entries(0)[1], (Pos(1), Pos(0)));
+        let close = |found: &[f32], expected: [f32; 2]| {
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+        };
+        let rows = layer.expanded(0);
+        close(&rows[0].0, [5.0 * 0.15, 5.0 * 0.95]);
+        close(&rows[1].0, [2.0 * 0.15, 2.0 * 0.95]);
+        close(&rows[1].1, [0.75, 2.5]);
+        close(&rows[3].0, [6.0, 8.0]);
+        assert_eq!(layer.counts(0..4), [1, 1, 1, 1], "a merged token is held");
+        assert_eq!(layer.live_bytes(), 3 * 2 * 2 * 4);
+        assert_eq!(layer.table_bytes(), 6 * (3 * 4 + 3 * 4) + 4);
+    }
+
+    #[test]
+    fn classes_merge_and_their_row_is_free_for_the_next_token() {
+        let mut layer = layer();
+        let union = Union {
+            row: Row(1),
+            weight: 1.0,
+            gone_weight: 3.0,
+        };
+        layer.change(
+            0,
+            &ClassChange {
+                gone: Some(Row(2)),
+                into: Some(union),
+                dropped: Some(1),
+            },
+        );
+        assert_eq!(layer.entries(0), [(Pos(0), Pos(0)), (Pos(2), Pos(2)), (Pos(3), Pos(2))]);
+        let rows = layer.expanded(0);
+        // (1, 0) and 3 x (0.6, 0.8): (0.7, 0.6); the lengths are 1 and 10.
+        assert!((rows[1].0[0] - 0.7).abs() < 1e-6 && (rows[2].0[1] - 6.0).abs() < 1e-5);
+        layer.append(&[9.0, 0.0], &[9.0, 0.0], Pos(4));
+        assert_eq!(layer.rows, [3]);
+        assert_eq!(layer.entries(0)[3], (Pos(4), Pos(4)));
+        assert_eq!(layer.expanded(0)[3].0, [9.0, 0.0]);
+        layer.change(
+            0,
+            &ClassChange {
+                gone: Some(Row(1)),
+                ..ClassChange::default()
+            },
+        );
+        assert_eq!(layer.entries(0), [(Pos(0), Pos(0)), (Pos(4), Pos(4))]);
+        assert_eq!(layer.kept(0), [Pos(0), Pos(4)]);
+    }
+}
