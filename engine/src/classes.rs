@@ -114,10 +114,7 @@ impl CompactLayer {
             }
             for (row, members) in members.iter().enumerate().filter(|(_, m)| m.len() > 1) {
                 classes.direction[self.keys.first_row(head) + row] = true;
-                let (key, value) = (
-                    self.keys.row_mut(head, row),
-                    self.values.row_mut(head, row),
-                );
+                let (key, value) = (self.keys.row_mut(head, row), self.values.row_mut(head, row));
                 mean_row(keys, head, members.iter().copied(), true, key);
                 mean_row(values, head, members.iter().copied(), false, value);
             }
@@ -336,7 +333,10 @@ mod tests {
 
     fn layer() -> CompactLayer {
         let mut keys = RowStore::uniform(1, 4, 2);
-        for (row, key) in [[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [6.0, 8.0]].iter().enumerate() {
+        for (row, key) in [[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [6.0, 8.0]]
+            .iter()
+            .enumerate()
+        {
             keys.row_mut(0, row).copy_from_slice(key);
         }
         let entry = |pos, class, weight| Entry {
@@ -346,7 +346,12 @@ mod tests {
         };
         let kept = Retention::Merge(vec![MergedHead {
             centres: vec![Pos(0), Pos(2), Pos(3)],
-            entries: vec![entry(0, 0, 1.0), entry(1, 0, 3.0), entry(2, 1, 1.0), entry(3, 2, 1.0)],
+            entries: vec![
+                entry(0, 0, 1.0),
+                entry(1, 0, 3.0),
+                entry(2, 1, 1.0),
+                entry(3, 2, 1.0),
+            ],
         }]);
         let table = ClassTable {
             entries: 6,
@@ -363,7 +368,13 @@ mod tests {
         assert_eq!(layer.kept(0), [Pos(0), Pos(2), Pos(3)]);
         assert_eq!(layer.entries(0)[1], (Pos(1), Pos(0)));
         let close = |found: &[f32], expected: [f32; 2]| {
-            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+            assert!(
+                found
+                    .iter()
+                    .zip(expected)
+                    .all(|(a, b)| (a - b).abs() < 1e-6),
+                "{found:?}"
+            );
         };
         let rows = layer.expanded(0);
         close(&rows[0].0, [5.0 * 0.15, 5.0 * 0.95]);
@@ -391,7 +402,10 @@ mod tests {
                 dropped: Some(1),
             },
         );
-        assert_eq!(layer.entries(0), [(Pos(0), Pos(0)), (Pos(2), Pos(2)), (Pos(3), Pos(2))]);
+        assert_eq!(
+            layer.entries(0),
+            [(Pos(0), Pos(0)), (Pos(2), Pos(2)), (Pos(3), Pos(2))]
+        );
         let rows = layer.expanded(0);
         // (1, 0) and 3 x (0.6, 0.8): (0.7, 0.6); the lengths are 1 and 10.
         assert!((rows[1].0[0] - 0.7).abs() < 1e-6 && (rows[2].0[1] - 6.0).abs() < 1e-5);

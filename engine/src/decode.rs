@@ -201,7 +201,13 @@ impl<'a> Decoder<'a> {
                         rope_dim,
                         pairing,
                     });
-                    cached.attend_by_table((shape, scale), &b.q, rotation, scratch, &mut b.attention);
+                    cached.attend_by_table(
+                        (shape, scale),
+                        &b.q,
+                        rotation,
+                        scratch,
+                        &mut b.attention,
+                    );
                     (scratch.probabilities(), scratch.stride())
                 }
                 None => {

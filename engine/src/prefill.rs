@@ -487,7 +487,9 @@ fn check(retention: &Retention, tokens: usize, rows: usize, table: Option<ClassT
         Retention::Everything => return,
         Retention::Keep(heads) => heads.iter().map(Vec::as_slice).collect(),
         Retention::Merge(heads) => {
-            let room = table.expect("a method that merges asked for a table").entries;
+            let room = table
+                .expect("a method that merges asked for a table")
+                .entries;
             for head in heads {
                 let known = |e: &Entry| (e.class as usize) < head.centres.len();
                 assert!(head.entries.iter().all(known), "every class has a centre");

@@ -3,7 +3,9 @@
 //! Not for use while answering: orders of magnitude slower than the kernels beside it. The tests hold the fast kernels
 //! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
 
-use crate::{ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores};
+use crate::{
+    ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores,
+};
 
 /// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
 fn weights<'k>(

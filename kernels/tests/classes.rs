@@ -31,7 +31,11 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
     let mut random = Random::fresh();
     for group in GROUPS {
         for dim in HEAD_DIMS.into_iter().chain([20]) {
-            for (rows, entries) in [([1, 3], [1, 9]), ([5, 64], [20, 64]), ([130, 17], [500, 40])] {
+            for (rows, entries) in [
+                ([1, 3], [1, 9]),
+                ([5, 64], [20, 64]),
+                ([130, 17], [500, 40]),
+            ] {
                 let shape = shape(2, group, dim);
                 let query = random.normal(shape.q_heads * dim);
                 let (keys, values) = (random.store(&rows, dim), random.store(&rows, dim));
@@ -115,8 +119,20 @@ fn merged_rows_are_weighted_means_of_directions() {
     store.row_mut(0, 1).copy_from_slice(&[0.0, 2.0]);
     assert_eq!(row_length(store.row(0, 0)), 5.0);
     let mut merged = [0.0; 2];
-    mean_row(&store, 0, [(0, 1.0), (1, 3.0)].into_iter(), true, &mut merged);
+    mean_row(
+        &store,
+        0,
+        [(0, 1.0), (1, 3.0)].into_iter(),
+        true,
+        &mut merged,
+    );
     assert_close(&merged, &[0.15, 0.95], 1e-6, "directions");
-    mean_row(&store, 0, [(0, 1.0), (1, 3.0)].into_iter(), false, &mut merged);
+    mean_row(
+        &store,
+        0,
+        [(0, 1.0), (1, 3.0)].into_iter(),
+        false,
+        &mut merged,
+    );
     assert_close(&merged, &[0.75, 2.5], 1e-6, "rows");
 }

@@ -139,6 +139,7 @@ impl Policy for Ems {
             column_sums: true,
             rows: true,
             uncut: true,
+            ..Needs::default()
         }
     }
 

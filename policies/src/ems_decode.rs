@@ -233,7 +233,9 @@ impl Head {
     fn members_after(&self, class: u32, change: &ClassChange) -> u32 {
         let members = |c: u32| self.importance[c as usize].map_or(0, |s| s.members);
         match (change.gone, change.into) {
-            (Some(Row(gone)), Some(Union { row: Row(into), .. })) if class == gone || class == into => {
+            (Some(Row(gone)), Some(Union { row: Row(into), .. }))
+                if class == gone || class == into =>
+            {
                 members(gone) + members(into)
             }
             _ => members(class),

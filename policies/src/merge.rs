@@ -35,7 +35,7 @@ pub struct Entry {
 /// What one kv head keeps of the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedHead {
-    /// Position of each class's first member, ascending.
+    /// Position of each class's centre, ascending.
     pub centres: Vec<Pos>,
     /// Tokens by ascending position; every class has at least one.
     pub entries: Vec<Entry>,

@@ -10,9 +10,9 @@
 //! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
 //! ```
 
-use crate::{ClassChange, ClassStep, ClassTable, MergedHead, PolicyError};
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp};
 use crate::token_scores::TokenScores;
+use crate::{ClassChange, ClassStep, ClassTable, MergedHead, PolicyError};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,8 +1,9 @@
 //! All methods by name: building one from its parameters, and the facts shown in tables.
 
 use crate::{
-    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full, h2o,
-    hbw_kv, keydiff, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm, tova, treekv,
+    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full,
+    h2o, hbw_kv, keydiff, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm, tova,
+    treekv,
 };
 
 /// Builds a policy from name-value pairs.

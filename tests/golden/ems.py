@@ -8,17 +8,22 @@ With `positions=reassigned` keys are raw and an entry stands at its rank, as `EM
 prompt are given by keys as they are, with or without.
 
     python ems.py       writes ems.json.gz beside it
+
+Per case: `prompt` and `tables` (after every step) are `[position, position of the class's centre]` of each entry and
+head, `prompt_rows` and `rows` (after the last step) keys and values of the shared classes, `out` what attention gives in some of
+the steps; numbers are in millionths.
 """
 
 import gzip
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 import oracle
-from selections import draw, tensors
+from selections import draw, ranges, tensors
 
 THETA = 10000.0
 CASES = 520
@@ -42,21 +47,22 @@ def run(case: dict, noise: np.random.Generator | None):
     group = hq // hkv
     q, k, v = tensors(case)
     size = (hq + 2 * hkv) * d
-    stream = draw(case["seed"], (hq + 2 * hkv) * n * d + case["steps"] * size)[-case["steps"] * size:] if case["steps"] else []
+    stream = draw(case["seed"], (hq + 2 * hkv) * n * d + case["answer"] * size)[-case["answer"] * size:] if case["answer"] else []
     blur = (lambda x: x) if noise is None else (lambda x: x * (1 + 4e-6 * noise.standard_normal(x.shape)))
     q, k, v = blur(q), blur(k), blur(v)
     glo, loc = oracle.ems_scores(q, k, s["w"])
     centres = case["budget"] - s["w"]
-    protect = math.ceil(centres / 8) if s["protect"] is None else s["protect"]
+    protect = math.ceil(centres / 8) if s.get("protect") is None else s["protect"]
     heads, decisions, numbers = [], [], []
     for h in range(hkv):
         head = Head.prefill(k[h], v[h], glo[h], loc[h], case["budget"], s["w"], s["gamma"], s["tau"], s["kernel"], protect,
                             sinks=s["sinks"])
         head.raw = s["positions"] == "reassigned"
+        name_classes(head, glo[h], loc[h], case)
         heads.append(head)
     decisions.append([table(head) for head in heads])
     numbers.append([rows(head) for head in heads])
-    for t in range(case["steps"]):
+    for t in range(case["answer"]):
         step = stream[t * size:(t + 1) * size]
         sq, sk, sv = (blur(x) for x in np.split(step, [hq * d, (hq + hkv) * d]))
         outs, acts = [], []
@@ -72,18 +78,19 @@ def run(case: dict, noise: np.random.Generator | None):
     return heads, decisions, numbers
 
 
-def centre_of(head) -> dict:
-    """Position of each class's first member. The oracle numbers classes in that order, and never again."""
-    if not hasattr(head, "names"):
-        head.names = {}
-    for entry in head.e:
-        head.names.setdefault(entry["c"], entry["t"])
-    return head.names
+def name_classes(head, glo, loc, case: dict) -> None:
+    """Position of each class's centre. The oracle numbers classes in that order, first the centres, then the local tokens."""
+    prefix = case["n"] - case["set"]["w"]
+    scores = oracle.pool1d(oracle.ems_global_local(glo[None], loc[None])[:, :prefix], case["set"]["kernel"], "avg")[0]
+    scores[:case["set"]["sinks"]] = np.inf
+    centres = np.sort(oracle.ranked(scores)[:head.n_imp]).tolist() + list(range(prefix, case["n"]))
+    head.names = dict(enumerate(centres))
 
 
 def table(head):
-    names = centre_of(head)
-    return [[e["t"], names[e["c"]]] for e in head.e]
+    if head.e[-1]["loc"]:  # the newest token, and its class
+        head.names.setdefault(head.next_cid - 1, head.e[-1]["t"])
+    return [[e["t"], head.names[e["c"]]] for e in head.e]
 
 
 def rows(head) -> np.ndarray:
@@ -101,7 +108,7 @@ def rounded(x) -> list:
 
 
 def make() -> list[dict]:
-    rng, made, refused = np.random.default_rng(31), [], 0
+    rng, made, refused, done = np.random.default_rng(31), [], 0, Counter()
     pick = lambda options: options[int(rng.integers(len(options)))]
     while len(made) < CASES:
         i = len(made)
@@ -110,29 +117,34 @@ def make() -> list[dict]:
         budget = w + sinks + pick((1, 4, 12, 24))
         n = int(budget + rng.integers(-3, 100))
         case = {"method": "ems", "seed": int(rng.integers(1, 1 << 31)), "n": max(n, w + sinks + 2), "q_heads": group * kv_heads,
-                "kv_heads": kv_heads, "head_dim": pick((8, 8, 16)), "budget": budget, "steps": pick((0, 3, 12, 30)),
+                "kv_heads": kv_heads, "head_dim": pick((8, 8, 16)), "budget": budget, "answer": pick((0, 3, 12, 30)),
                 "set": {"w": w, "kernel": pick((1, 3, 7)), "gamma": pick((1, 1.5, 2, 4, 4, 30)), "tau": pick((-1, 0.0, 0.1, 0.3, 0.6, 2)),
                         "protect": pick((None, 0, 2)), "positions": ("original", "reassigned")[i // 2 % 2], "sinks": sinks}}
         heads, decisions, numbers = run(case, None)
-        acts = case.pop("acts", [])
+        for acts in case.pop("acts", []):
+            done.update(acts)
         same = all(run(dict(case), np.random.default_rng(seed))[1] == decisions for seed in range(3))
         if not same:
             refused += 1
             continue
+        case["set"] = {name: value for name, value in case["set"].items() if value is not None}
+        case["kept"] = [ranges(sorted({centre for _, centre in head})) for head in decisions[0]]
         case["prompt"] = decisions[0]
         case["prompt_rows"] = [rounded(r) for r in numbers[0]]
-        case["acts"] = ["".join(a[0] for a in act) for act in acts]
-        case["tables"] = {str(t): decisions[t] for t in range(1, len(decisions)) if t % 6 == 0 or t == len(decisions) - 1}
+        case["tables"] = decisions[1:]
         case["out"] = {str(t): rounded(numbers[t]) for t in range(1, len(decisions)) if t % 6 == 1 or t == len(decisions) - 1}
         case["rows"] = [rounded(r) for r in numbers[-1]]
         made.append(case)
-    print(f"{len(made)} cases, {refused} that f32 could decide otherwise left out;",
-          "merges", sum(a.count("m") for c in made for a in c["acts"]), "drops", sum(a.count("e") for c in made for a in c["acts"]))
+    print(f"{len(made)} cases, {refused} that f32 could decide otherwise left out; steps: {dict(done)}")
     return made
 
 
-if __name__ == "__main__":
+def write() -> None:
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in make())
     data = gzip.compress(f"[\n{lines}\n]\n".encode(), 9, mtime=0)
     (Path(__file__).parent / "ems.json.gz").write_bytes(data)
     print(len(data), "bytes")
+
+
+if __name__ == "__main__":
+    write()

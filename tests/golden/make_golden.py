@@ -9,7 +9,8 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     llama_cpp.json          greedy tokens of each tiny model
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
-    selections/*.json.gz    the same, many more of them: see selections_many.py selections_further.py, decoding.py
+    selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py
+    ems.json.gz             what EMS keeps, merges and drops: see ems.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
@@ -23,6 +24,7 @@ import torch
 from safetensors.numpy import save as serialise
 
 import decoding
+import ems
 import hf_logits
 import selections
 import selections_further
@@ -184,4 +186,5 @@ if __name__ == "__main__":
         selections_many.write()
         selections_further.write()
         decoding.write()
+        ems.write()
     make_mini()

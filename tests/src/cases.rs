@@ -149,6 +149,14 @@ impl Case {
         }
     }
 
+    /// `count` values that the stream gives after the case's tensors.
+    pub fn drawn_after(&self, count: usize) -> Vec<f32> {
+        let mut draw = Draw(self.seed);
+        let tensors = self.q.len() + self.k.len() + self.v.len();
+        let values = (0..tensors + count).map(|_| draw.value());
+        values.skip(tensors).collect()
+    }
+
     /// The probabilities of the answer, drawn from a stream of their own.
     pub fn probabilities(&self) -> Probabilities {
         Probabilities {

@@ -22,11 +22,21 @@ pub enum Measured {
 
 /// What a policy keeps of a case, as positions per kv head.
 pub fn kept(case: &Case, measured: Measured) -> Vec<Vec<u32>> {
-    cut(case, measured).1
+    positions(&cut(case, measured).1, case)
+}
+
+/// Positions per kv head; of classes their centres.
+fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
+    let plain = |positions: &Vec<Pos>| positions.iter().map(|pos| pos.0).collect();
+    match retention {
+        Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
+        Retention::Keep(heads) => heads.iter().map(plain).collect(),
+        Retention::Merge(heads) => heads.iter().map(|head| plain(&head.centres)).collect(),
+    }
 }
 
 /// A policy that has cut the prompt of `case`, and what it keeps.
-fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
+pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     let mut policy =
         build(&case.method, &case.set).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
     let model = ModelShape {
@@ -104,13 +114,7 @@ fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Vec<Vec<u32>>) {
             rows,
         );
     }
-    let kept = match policy.select(&observation, rows[case.layer]) {
-        Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
-        Retention::Keep(heads) => heads
-            .into_iter()
-            .map(|head| head.into_iter().map(|pos| pos.0).collect())
-            .collect(),
-    };
+    let kept = policy.select(&observation, rows[case.layer]);
     (policy, kept)
 }
 
@@ -272,7 +276,7 @@ impl Replay {
 /// `[kv_heads][steps]`: the positions that leave the cache of `case` while it answers.
 pub fn evicted(case: &Case, answered: &Answered) -> Vec<Vec<Option<u32>>> {
     let (policy, kept) = cut(case, Measured::Slowly);
-    let mut replay = Replay::new(policy, case.q_heads, &kept);
+    let mut replay = Replay::new(policy, case.q_heads, &positions(&kept, case));
     let mut drawn = case.probabilities();
     let mut gone = vec![Vec::with_capacity(answered.steps); case.kv_heads];
     for step in 0..answered.steps {
