@@ -192,6 +192,7 @@ impl Policy for Cam {
             let attention = self.attention(observation);
             let all = match &retention {
                 Retention::Keep(heads) => heads.clone(),
+                Retention::Merge(heads) => heads.iter().map(|h| h.centres.clone()).collect(),
                 Retention::Everything => {
                     everything = (0..observation.tokens as u32).map(Pos).collect();
                     vec![everything; observation.kv_heads]

@@ -144,6 +144,7 @@ impl Policy for DecodeCap {
         let kept = |head: usize| match &retention {
             Retention::Everything => observation.tokens,
             Retention::Keep(heads) => heads[head].len(),
+            Retention::Merge(heads) => heads[head].centres.len(),
         };
         let heads: Vec<Head> = (0..observation.kv_heads)
             .map(|head| {

@@ -164,6 +164,7 @@ proptest! {
             let found: Vec<Vec<u32>> = match retention {
                 Retention::Everything => vec![(0..d.n as u32).collect(); d.kv_heads],
                 Retention::Keep(heads) => heads.into_iter().map(|h| h.into_iter().map(|p| p.0).collect()).collect(),
+                Retention::Merge(_) => unreachable!("ChunkKV merges nothing"),
             };
             if layer % reuse == 0 {
                 prop_assert_eq!(&found, &alone);
