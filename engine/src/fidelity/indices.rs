@@ -145,6 +145,7 @@ mod tests {
                 LayerRetention::Kept(vec![vec![2, 3, 4, 5], vec![0, 7]]),
                 LayerRetention::Everything,
             ],
+            merged: Vec::new(),
         };
         let figures = IndexFigures::of(&map);
         // Layers 0 and 1: (2/6 + 1) / 2. Layers 1 and 2: (4/8 + 2/8) / 2.
