@@ -34,6 +34,12 @@ pub fn answered(home: &Home) -> App<'_> {
     app.until("the document is painted", |app| {
         app.runs().iter().any(|&share| share > 0).then_some(())
     });
+    // The answer may be there before the last layer is painted.
+    app.until("the painting has settled", |app| {
+        let before = app.runs();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        (app.runs() == before).then_some(())
+    });
     app
 }
 
