@@ -9,7 +9,7 @@ use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
 use crate::compact::CompactCache;
-use crate::prefill::{attention_scale, head_shape};
+use crate::shape::{attention_scale, head_shape};
 
 /// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
 /// probability of the most attended slot where that slot holds a document token.

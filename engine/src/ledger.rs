@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::system;
 
 /// What one question takes. Weights are mapped from their file: the system may drop their pages and read them again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryLedger {
     /// The model file's tensors, mapped.
     pub weights: u64,

@@ -27,6 +27,7 @@ pub mod protocol;
 mod retention;
 mod sampler;
 mod session;
+mod shape;
 mod sizes;
 mod sources;
 mod system;

@@ -19,11 +19,7 @@ pub(crate) struct Sizes {
     pub(crate) chunk: usize,
     /// `[layers]`: rows per kv head that the method may keep.
     pub(crate) rows: Vec<usize>,
-    /// `[layers]`: the window that the method observes, where it observes one.
-    pub(crate) windows: Vec<Option<Window>>,
-    /// `[layers]`: whether the method observes every row.
-    pub(crate) column_sums: Vec<bool>,
-    /// `[layers]`: what is measured beside windows and column sums; nothing where nothing is cut.
+    /// `[layers]`: what is measured, as far as the prompt reaches; nothing where nothing is cut.
     pub(crate) needs: Vec<Needs>,
     /// `[layers]`: slots per kv head on average, room for the answer included.
     pub(crate) capacities: Vec<usize>,
@@ -48,37 +44,27 @@ impl Sizes {
         room: usize,
         chunk: usize,
     ) -> Result<Self, PolicyError> {
-        let shape = crate::prefill::shape_of(model);
+        let shape = crate::shape::shape_of(model);
         let rows = policy.rows(&shape, &PromptShape { tokens }, budget)?;
-        let window = |layer: usize, rows: usize| {
+        let needs = |layer: usize| -> Needs {
             let needs = policy.needs(layer);
-            let observed = needs.uncut || tokens > rows;
-            needs.window.filter(|_| observed).map(|window| Window {
-                rows: window.rows.min(tokens),
-                ..window
-            })
-        };
-        let windows = (0..shape.layers).map(|l| window(l, rows[l])).collect();
-        let beside = |layer: usize| -> Needs {
-            let needs = policy.needs(layer);
-            match needs.uncut || tokens > rows[layer] {
-                true => Needs {
-                    ramp: needs.ramp.map(|ramp| Ramp {
-                        rows: ramp.rows.min(tokens),
-                        ..ramp
-                    }),
-                    below: needs.below.map(|rows| rows.min(tokens)),
-                    ..needs
-                },
-                false => Needs::default(),
+            if !needs.uncut && tokens <= rows[layer] {
+                return Needs::default();
+            }
+            Needs {
+                window: needs.window.map(|window| Window {
+                    rows: window.rows.min(tokens),
+                    ..window
+                }),
+                ramp: needs.ramp.map(|ramp| Ramp {
+                    rows: ramp.rows.min(tokens),
+                    ..ramp
+                }),
+                below: needs.below.map(|rows| rows.min(tokens)),
+                ..needs
             }
         };
-        let needs = (0..shape.layers).map(beside).collect();
-        let sums = |layer: usize| {
-            let needs = policy.needs(layer);
-            needs.column_sums && (needs.uncut || tokens > rows[layer])
-        };
-        let column_sums = (0..shape.layers).map(sums).collect();
+        let needs = (0..shape.layers).map(needs).collect();
         let capacity = |(layer, &rows): (usize, &usize)| match policy.decode_rows(layer) {
             Some(most) => {
                 (tokens.min(rows) + room).min(most.max(rows.min(tokens)).saturating_add(1))
@@ -102,8 +88,6 @@ impl Sizes {
             tokens,
             tables: (0..shape.layers).map(table).collect(),
             chunk: chunk.clamp(1, tokens.max(1)),
-            windows,
-            column_sums,
             needs,
             capacities,
             max_capacity: max_capacity.unwrap_or(0),
@@ -129,19 +113,9 @@ impl Sizes {
         self.chunk * self.shape.kv_heads * self.shape.head_dim
     }
 
-    /// How many of the last queries `layer`'s measuring needs.
-    pub(crate) fn query_rows(&self, layer: usize) -> usize {
-        let window = self.windows[layer].map_or(0, |window| window.rows);
-        let beside = Needs {
-            window: None,
-            ..self.needs[layer]
-        };
-        window.max(beside.query_rows())
-    }
-
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest window.
     pub(crate) fn window_queries(&self) -> usize {
-        let rows = (0..self.rows.len()).map(|layer| self.query_rows(layer));
+        let rows = self.needs.iter().map(Needs::query_rows);
         rows.max().unwrap_or(0) * self.q_width()
     }
 
@@ -156,14 +130,14 @@ impl Sizes {
         });
         let future = self.needs.iter().filter_map(|needs| needs.future);
         let future = future
-            .map(|f| QueryMoments::floats(crate::prefill::heads_of(shape), f.covariance))
+            .map(|f| QueryMoments::floats(crate::shape::heads_of(shape), f.covariance))
             .max();
         ramp * n * shape.q_heads + below + future.unwrap_or(0)
     }
 
     /// Floats of `[q_heads, n]`: what a window sees.
     pub(crate) fn window_scores(&self) -> usize {
-        match self.windows.iter().any(Option::is_some) {
+        match self.needs.iter().any(|needs| needs.window.is_some()) {
             true => self.shape.q_heads * self.tokens,
             false => 0,
         }
@@ -171,7 +145,7 @@ impl Sizes {
 
     /// Floats of `[q_heads, n]` twice: what all rows see, and what one chunk of them does.
     pub(crate) fn column_sums(&self) -> usize {
-        match self.column_sums.contains(&true) {
+        match self.needs.iter().any(|needs| needs.column_sums) {
             true => 2 * self.shape.q_heads * self.tokens,
             false => 0,
         }

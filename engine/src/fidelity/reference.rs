@@ -9,7 +9,7 @@ use kept_models::{RopeTable, StreamDecoder};
 use super::heads::HeadFigures;
 use super::observer::Observer;
 use super::wavelet::{WaveletFigures, WaveletSums};
-use crate::prefill::shape_of;
+use crate::shape::shape_of;
 use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
 
 /// A prompt read with the full cache, and its greedy answer.

@@ -1,0 +1,160 @@
+//! Prefill: layers outside, chunks inside, each layer cut right after its own attention.
+//!
+//! At any moment one layer's full keys and values exist, beside the residual stream of the whole prompt. The result is exact:
+//! a layer's attention sees all of its keys, whatever the layers before it kept.
+//!
+//! ```text
+//! residual [n, width] --layer 0: chunk, chunk, chunk--> residual --layer 1: ...--> last row -> logits
+//!                            | keys, values [n]
+//!                            v
+//!                     observe -> select -> gather -> CompactLayer 0
+//! ```
+
+mod check;
+mod reader;
+mod scratch;
+mod tally;
+
+use std::time::{Duration, Instant};
+
+use kept_kernels::Stop;
+use kept_models::{Model, RopeTable};
+use kept_policies::{Policy, Pos, Positions};
+
+use crate::compact::CompactCache;
+use crate::sizes::Sizes;
+use crate::watch::Told;
+use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
+
+use reader::Reader;
+
+/// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
+pub(crate) const CHUNK: usize = 512;
+
+/// What is to be read, and how it is cut.
+pub struct Prefill<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// `[n]`: the prompt.
+    pub ids: &'a [u32],
+    /// The method.
+    pub policy: &'a mut dyn Policy,
+    /// Rows per kv head and layer on average.
+    pub budget: usize,
+    /// Tokens that may follow the prompt.
+    pub room: usize,
+    /// Rotation for every position of the prompt.
+    pub rope: &'a RopeTable,
+    /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
+    pub every_row: bool,
+    /// Tokens per chunk; the result does not depend on it.
+    pub chunk: usize,
+}
+
+/// A prompt that was read.
+pub struct PrefillOutcome {
+    /// The kept rows.
+    pub cache: CompactCache,
+    /// What was kept.
+    pub map: RetentionMap,
+    /// `[width]`, or `[n, width]` with `every_row`: the last layer's output, before the final norm.
+    pub hidden: Vec<f32>,
+    /// Rows per kv head that the method may keep, per layer.
+    pub rows: Vec<usize>,
+    /// Time spent observing, selecting and gathering.
+    pub selecting: Duration,
+    /// Memory, by category.
+    pub ledger: MemoryLedger,
+}
+
+impl<'a> Prefill<'a> {
+    /// Reading `ids` with the usual chunks, for an answer of up to `room` tokens.
+    pub fn new(
+        model: &'a Model,
+        ids: &'a [u32],
+        policy: &'a mut dyn Policy,
+        budget: usize,
+        room: usize,
+        rope: &'a RopeTable,
+    ) -> Self {
+        Self {
+            model,
+            ids,
+            policy,
+            budget,
+            room,
+            rope,
+            every_row: false,
+            chunk: CHUNK,
+        }
+    }
+
+    /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
+    pub fn run(
+        self,
+        progress: &mut dyn FnMut(crate::Event),
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
+        self.run_watched(&mut Told(progress), stop)
+    }
+
+    /// Reads the prompt; `watch` hears about progress and every layer that is cut. `stop` as in [`Prefill::run`].
+    pub fn run_watched(
+        self,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
+        let n = self.ids.len();
+        let sizes = Sizes::new(
+            self.model,
+            &mut *self.policy,
+            n,
+            self.budget,
+            self.room,
+            self.chunk,
+        )?;
+        let width = self.model.config().width;
+        let mut map = RetentionMap::new(n, self.model.config().kv_heads);
+        let mut layers = Vec::with_capacity(sizes.rows.len());
+        let mut selecting = Duration::ZERO;
+        let mut reader = Reader::new(&self, &sizes);
+        for layer in 0..sizes.rows.len() {
+            selecting += reader.read(layer, watch, stop)?;
+            let started = Instant::now();
+            let (compact, retention) = reader.cut(layer, &mut *self.policy, stop)?;
+            map.push(&retention);
+            selecting += started.elapsed();
+            watch.layer(layer, &compact);
+            layers.push(compact);
+        }
+
+        let cache = CompactCache {
+            layers,
+            next: Pos(n as u32),
+            reassigned: sizes.positions == Positions::Reassigned,
+            widest: sizes.max_capacity,
+        };
+        let ledger = MemoryLedger {
+            weights: self.model.weights_bytes(),
+            layer_tiles: self.model.layer_tiles_bytes(),
+            rope: self.rope.bytes(),
+            kept_rows: cache.allocated_bytes(),
+            tables: cache.table_bytes(),
+            decode: 0,
+            ..reader.ledger()
+        };
+        let residual = reader.into_residual();
+        let hidden = match self.every_row {
+            true => residual,
+            false => residual[(n - 1) * width..].to_vec(),
+        };
+        Ok(PrefillOutcome {
+            cache,
+            map,
+            hidden,
+            rows: sizes.rows,
+            selecting,
+            ledger,
+        })
+    }
+}

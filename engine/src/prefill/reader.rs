@@ -1,0 +1,312 @@
+//! One reading on its way through the layers: [`Reader::read`] runs every token through a layer, [`Reader::cut`] keeps of its
+//! keys and values what the method says.
+
+use std::time::{Duration, Instant};
+
+use kept_kernels::{
+    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, prefill_attention,
+    window_scores,
+};
+use kept_models::{Model, RopeTable};
+use kept_policies::{BelowAverage, Observation, Policy, Positions, Retention, Softmax};
+
+use super::Prefill;
+use super::check::check;
+use super::scratch::Scratch;
+use super::tally::Tally;
+use crate::compact::CompactLayer;
+use crate::observe::{AverageTurn, LastQueries};
+use crate::shape::{attention_scale, head_shape};
+use crate::sizes::Sizes;
+use crate::watch::ProgressMeter;
+use crate::{EngineError, MemoryLedger, Phase, Watch};
+
+/// The residual stream of a prompt, the layer it has come to, and what reading needs besides.
+pub(super) struct Reader<'a> {
+    model: &'a Model,
+    rope: &'a RopeTable,
+    every_row: bool,
+    sizes: &'a Sizes,
+    heads: HeadShape,
+    /// `[n, width]`
+    residual: Vec<f32>,
+    scratch: Scratch,
+    meter: ProgressMeter,
+    tally: Tally,
+    /// Bytes of the largest layer's pass so far.
+    largest_pass: u64,
+    /// `[chunk]`: every row counts once.
+    ones: Vec<f32>,
+    turn: Option<AverageTurn>,
+}
+
+impl<'a> Reader<'a> {
+    /// Everything is allocated here.
+    pub(super) fn new<'p: 'a>(prefill: &Prefill<'p>, sizes: &'a Sizes) -> Self {
+        let (model, n) = (prefill.model, prefill.ids.len());
+        let heads = head_shape(model);
+        let mut residual = vec![0.0f32; sizes.residual()];
+        model.embed(prefill.ids, &mut residual);
+        Self {
+            model,
+            rope: prefill.rope,
+            every_row: prefill.every_row,
+            sizes,
+            heads,
+            residual,
+            scratch: Scratch::new(sizes, heads),
+            meter: ProgressMeter::new(Phase::Reading, n, n * sizes.rows.len()),
+            tally: Tally::new(sizes, model, prefill.rope),
+            largest_pass: 0,
+            ones: vec![1.0f32; sizes.chunk],
+            turn: None,
+        }
+    }
+
+    /// Runs the whole prompt through `layer`: its keys and values, its output, and what its queries saw. Gives the time that
+    /// went into measuring.
+    pub(super) fn read(
+        &mut self,
+        layer: usize,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let (n, chunk, width) = (
+            self.sizes.tokens,
+            self.sizes.chunk,
+            self.model.config().width,
+        );
+        let last_layer = layer + 1 == self.sizes.rows.len();
+        let needs = self.sizes.needs[layer];
+        let window_from = n - needs.query_rows();
+        let q_width = self.heads.q_heads * self.heads.head_dim;
+        let kv_width = self.heads.kv_heads * self.heads.head_dim;
+        let scratch = &mut self.scratch;
+        let mut measuring = Duration::ZERO;
+        if let Some(future) = needs.future {
+            scratch.measured.moments.start(self.heads, future);
+        }
+        scratch.window_queries.clear();
+        if needs.column_sums {
+            scratch.column_sums.clear();
+            scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
+        }
+        let mut pass = self.model.layer_pass(layer, chunk)?;
+        for first in (0..n).step_by(chunk) {
+            let count = chunk.min(n - first);
+            let q = &mut scratch.q[..count * q_width];
+            let k = &mut scratch.k[..count * kv_width];
+            let v = &mut scratch.v[..count * kv_width];
+            let stream = &mut self.residual[first * width..(first + count) * width];
+            pass.project(stream, q, k, v, stop)?;
+            if let Some(future) = needs.future {
+                let started = Instant::now();
+                let skip = future.skip.saturating_sub(first).min(count);
+                scratch.measured.moments.add(&q[skip * q_width..]);
+                measuring += started.elapsed();
+            }
+            self.rope.rotate_rows(q, self.heads.q_heads, first);
+            self.rope.rotate_rows(k, self.heads.kv_heads, first);
+            scratch.keys.copy_in(first, k);
+            scratch.values.copy_in(first, v);
+            if first + count > window_from {
+                let skip = window_from.saturating_sub(first) * q_width;
+                scratch.window_queries.extend_from_slice(&q[skip..]);
+            }
+            if needs.column_sums {
+                let started = Instant::now();
+                let seen = first + count;
+                scratch.chunk_sums.clear();
+                scratch.chunk_sums.resize(self.heads.q_heads * seen, 0.0);
+                let task = WindowScores {
+                    shape: self.heads,
+                    scale: attention_scale(self.model),
+                    queries: q,
+                    keys: &scratch.keys,
+                    tokens: seen,
+                    normalise: Normalise::All,
+                    row_weights: Some(&self.ones[..count]),
+                };
+                window_scores(&task, &mut scratch.chunk_sums, stop)?;
+                let sums = scratch.column_sums.chunks_exact_mut(n);
+                for (sums, chunk) in sums.zip(scratch.chunk_sums.chunks_exact(seen)) {
+                    sums.iter_mut().zip(chunk).for_each(|(s, p)| *s += p);
+                }
+                measuring += started.elapsed();
+            }
+            // The last layer's output matters in the last row only.
+            let needed = match last_layer && !self.every_row {
+                false => first..first + count,
+                true if first + count == n => n - 1..n,
+                true => first..first,
+            };
+            if !needed.is_empty() {
+                let local = needed.start - first..needed.end - first;
+                let out = &mut scratch.attention[..needed.len() * q_width];
+                let task = PrefillAttention {
+                    shape: self.heads,
+                    scale: attention_scale(self.model),
+                    queries: &q[local.start * q_width..local.end * q_width],
+                    first: needed.start,
+                    keys: &scratch.keys,
+                    values: &scratch.values,
+                };
+                prefill_attention(&task, out, None, stop)?;
+                let stream = &mut stream[local.start * width..local.end * width];
+                pass.finish(out, stream, stop)?;
+            }
+            let done = layer * n + first + count;
+            self.tally.report(&mut self.meter, done, watch);
+        }
+        self.largest_pass = self.largest_pass.max(pass.bytes());
+        Ok(measuring)
+    }
+
+    /// Measures what the method needs of `layer`, which was just read, and keeps what it chooses.
+    pub(super) fn cut(
+        &mut self,
+        layer: usize,
+        policy: &mut dyn Policy,
+        stop: &Stop,
+    ) -> Result<(CompactLayer, Retention), EngineError> {
+        let _span = tracing::debug_span!("selecting", layer, method = policy.name()).entered();
+        let (n, positions, needs) = (
+            self.sizes.tokens,
+            self.sizes.positions,
+            self.sizes.needs[layer],
+        );
+        self.measure(layer, stop)?;
+        let scratch = &mut self.scratch;
+        let needs_rows = policy.needs(layer).rows;
+        // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
+        let raw = needs_rows && positions == Positions::Reassigned;
+        if raw {
+            unrotate_all(&mut scratch.keys, self.rope);
+        }
+        let measured = &mut scratch.measured;
+        let future = match needs.future {
+            Some(_) => measured.moments.finish(self.turn.as_ref()),
+            None => None,
+        };
+        let observation = Observation {
+            layer,
+            tokens: n,
+            kv_heads: self.heads.kv_heads,
+            group: self.heads.group(),
+            window: (needs.window).map(|_| scratch.window_scores.as_slice()),
+            column_sums: (needs.column_sums).then_some(scratch.column_sums.as_slice()),
+            ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
+            below: needs.below.map(|rows| BelowAverage {
+                rows,
+                bits: &measured.bits,
+            }),
+            future,
+            keys: needs_rows.then(|| scratch.keys.as_slice()),
+            values: needs_rows.then(|| scratch.values.as_slice()),
+        };
+        let retention = policy.select(&observation, self.sizes.rows[layer]);
+        let spreads = policy.spreads(&observation, &retention);
+        check(
+            &retention,
+            n,
+            self.sizes.rows[layer],
+            self.sizes.tables[layer],
+        );
+        let mut compact = CompactLayer::gather(
+            &scratch.keys,
+            &scratch.values,
+            n,
+            &retention,
+            &self.sizes.head_capacities(layer, &retention),
+            positions,
+        );
+        compact.spread(&scratch.values, &spreads);
+        if let Some(table) = self.sizes.tables[layer] {
+            compact = compact.with_table(&scratch.keys, &scratch.values, &retention, table);
+        }
+        if positions == Positions::Reassigned && !raw {
+            unrotate(&mut compact, self.rope);
+        }
+        self.tally.cut(&compact);
+        Ok((compact, retention))
+    }
+
+    /// What the last queries of `layer` saw, as far as the method asked for it.
+    fn measure(&mut self, layer: usize, stop: &Stop) -> Result<(), EngineError> {
+        let needs = self.sizes.needs[layer];
+        let scratch = &mut self.scratch;
+        let last = LastQueries {
+            shape: self.heads,
+            scale: attention_scale(self.model),
+            queries: &scratch.window_queries,
+            keys: &scratch.keys,
+            tokens: self.sizes.tokens,
+        };
+        let measured = &mut scratch.measured;
+        if let Some(ramp) = needs.ramp {
+            last.ramp(ramp, &mut measured.ramp, stop)?;
+        }
+        if let Some(rows) = needs.below {
+            last.below(rows, &mut measured.seen, &mut measured.bits, stop)?;
+        }
+        if let Some(future) = needs.future
+            && self.turn.is_none()
+        {
+            let (n, positions) = (self.sizes.tokens, future.positions);
+            self.turn = Some(AverageTurn::new(self.rope, n, positions));
+        }
+        if let Some(window) = needs.window {
+            let floats = self.heads.q_heads * self.sizes.tokens;
+            scratch.window_scores.resize(floats, 0.0);
+            let task = WindowScores {
+                shape: self.heads,
+                scale: attention_scale(self.model),
+                queries: last.last(window.rows),
+                keys: &scratch.keys,
+                tokens: self.sizes.tokens,
+                normalise: match window.softmax {
+                    Softmax::All => Normalise::All,
+                    Softmax::Prefix => Normalise::Prefix,
+                },
+                row_weights: None,
+            };
+            window_scores(&task, &mut scratch.window_scores, stop)?;
+        }
+        Ok(())
+    }
+
+    /// What reading itself holds.
+    pub(super) fn ledger(&self) -> MemoryLedger {
+        let scratch = &self.scratch;
+        MemoryLedger {
+            layer_kv: (scratch.keys.bytes() + scratch.values.bytes()) as u64,
+            residual: size_of_val(self.residual.as_slice()) as u64,
+            activations: scratch.bytes() + self.largest_pass,
+            ..MemoryLedger::default()
+        }
+    }
+
+    /// `[n, width]`: the last layer's output; of all but the last row only if every row was asked for.
+    pub(super) fn into_residual(self) -> Vec<f32> {
+        self.residual
+    }
+}
+
+/// Keys of a method that re-assigns positions are stored before RoPE.
+fn unrotate(layer: &mut CompactLayer, rope: &RopeTable) {
+    for head in 0..layer.rows.len() {
+        for row in 0..layer.rows[head] {
+            let position = layer.positions_of(head)[row].0 as usize;
+            rope.unrotate_at(layer.keys.row_mut(head, row), position);
+        }
+    }
+}
+
+/// Row i of every head stands at position i: all of a prompt.
+fn unrotate_all(keys: &mut RowStore, rope: &RopeTable) {
+    for head in 0..keys.kv_heads() {
+        for position in 0..keys.capacity(head) {
+            rope.unrotate_at(keys.row_mut(head, position), position);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The buffers of one reading, made before it begins.
+
+use kept_kernels::{HeadShape, RowStore};
+
+use crate::observe::Measured;
+use crate::sizes::Sizes;
+
+/// The scratch of one layer's pass, made once.
+pub(super) struct Scratch {
+    /// `[n]` rows per kv head.
+    pub(super) keys: RowStore,
+    /// `[n]` rows per kv head.
+    pub(super) values: RowStore,
+    /// `[chunk, q_heads, head_dim]`
+    pub(super) q: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    pub(super) k: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    pub(super) v: Vec<f32>,
+    /// `[chunk, q_heads, head_dim]`
+    pub(super) attention: Vec<f32>,
+    /// `[w, q_heads, head_dim]`: the rotated queries of the observation window, if there is one.
+    pub(super) window_queries: Vec<f32>,
+    /// `[q_heads, n]`: what the window sees.
+    pub(super) window_scores: Vec<f32>,
+    /// `[q_heads, n]`: what all rows see, where the method asks for it.
+    pub(super) column_sums: Vec<f32>,
+    /// `[q_heads, first + chunk]`: what one chunk of rows sees.
+    pub(super) chunk_sums: Vec<f32>,
+    /// What only some methods ask for.
+    pub(super) measured: Measured,
+    /// Floats (4 bytes) of `measured` at its largest.
+    pub(super) measured_floats: usize,
+}
+
+impl Scratch {
+    pub(super) fn new(sizes: &Sizes, heads: HeadShape) -> Self {
+        let rows = || RowStore::uniform(heads.kv_heads, sizes.tokens, heads.head_dim);
+        Self {
+            keys: rows(),
+            values: rows(),
+            q: vec![0.0; sizes.q()],
+            k: vec![0.0; sizes.kv()],
+            v: vec![0.0; sizes.kv()],
+            attention: vec![0.0; sizes.q()],
+            window_queries: Vec::with_capacity(sizes.window_queries()),
+            window_scores: Vec::with_capacity(sizes.window_scores()),
+            column_sums: Vec::with_capacity(sizes.column_sums() / 2),
+            chunk_sums: Vec::with_capacity(sizes.column_sums() / 2),
+            measured: Measured::default(),
+            measured_floats: sizes.measured(),
+        }
+    }
+
+    /// Bytes of all of it but keys and values.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.window_queries.capacity()
+            + self.window_scores.capacity()
+            + self.column_sums.capacity()
+            + self.chunk_sums.capacity()
+            + self.measured_floats;
+        (floats * size_of::<f32>()) as u64
+    }
+}

@@ -1,0 +1,45 @@
+//! What is in use while reading, told as it grows.
+
+use kept_models::{Model, RopeTable};
+
+use crate::compact::CompactLayer;
+use crate::sizes::Sizes;
+use crate::watch::ProgressMeter;
+use crate::{MemoryNow, Watch};
+
+/// What is in use while reading: the same scratch all the time, and ever more kept rows.
+pub(super) struct Tally {
+    now: MemoryNow,
+}
+
+impl Tally {
+    pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
+        let ledger = sizes.ledger(model);
+        let a_row: usize = 2 * model.config().kv_width() * size_of::<f32>();
+        Self {
+            now: MemoryNow {
+                weights: ledger.weights,
+                kept_full: (sizes.tokens * sizes.rows.len() * a_row) as u64,
+                scratch: ledger.reading() + rope.bytes(),
+                ..MemoryNow::default()
+            },
+        }
+    }
+
+    pub(super) fn cut(&mut self, layer: &CompactLayer) {
+        self.now.kept += layer.live_bytes();
+        self.now.tables += layer.table_bytes();
+        self.now.scratch += layer.allocated_bytes() - layer.live_bytes();
+    }
+
+    pub(super) fn report(
+        &self,
+        meter: &mut ProgressMeter,
+        steps_done: usize,
+        watch: &mut dyn Watch,
+    ) {
+        if let Some(progress) = meter.after(steps_done) {
+            watch.progress(&progress, &self.now);
+        }
+    }
+}
