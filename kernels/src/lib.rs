@@ -23,6 +23,7 @@ mod decode;
 mod elementwise;
 pub mod mapped;
 mod panel;
+mod pool;
 mod prefill;
 pub mod reference;
 mod rows;

@@ -1,39 +1,52 @@
-//! Threads: how many, and the one pool that all kernels and candle's own matrix products share.
+//! Threads: how many, and who has them.
 //!
-//! The pool is candle's persistent barrier pool; this file owns no thread of its own. A second pool would fight the
-//! first for the same cores, and starting threads per call would allocate.
+//! Our kernels and the products of decoding run on the pool of `pool.rs`, the products of reading on candle's, which waits for
+//! all of its threads. Both have the same number of threads; only one of them works at a time, and whoever is idle sleeps.
 
 use std::ops::Range;
+use std::sync::OnceLock;
+
+use crate::pool::Pool;
+
+/// Where candle looks for its number of threads; the first one that is set counts.
+const VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// Decides how many threads compute, `None` for all that the machine offers. Call it first thing in `main`.
 ///
-/// Candle reads the number from the environment when its pool is first used, and defaults to physical cores; we default
+/// Both pools read the number from the environment when they are first used. Candle defaults to physical cores; we default
 /// to the available parallelism, which also respects container limits and CPU masks. A number that the user already
 /// put into `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS` wins over `None`.
 pub fn configure(threads: Option<usize>) {
-    let asked = threads.or_else(|| {
-        ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"]
-            .iter()
-            .find_map(|name| std::env::var(name).ok()?.parse().ok())
-    });
-    let threads = asked
-        .filter(|threads| (1..=1024).contains(threads))
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    for name in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
+    let threads = wanted(threads);
+    for name in VARIABLES {
         // SAFETY: called at program start, before any other thread exists that could read the environment.
         unsafe { std::env::set_var(name, threads.to_string()) };
     }
 }
 
+/// `threads`, or what the environment says, or what the machine offers.
+fn wanted(threads: Option<usize>) -> usize {
+    let environment = || (VARIABLES.iter()).find_map(|name| std::env::var(name).ok()?.parse().ok());
+    threads
+        .or_else(environment)
+        .filter(|threads| (1..=1024).contains(threads))
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+fn pool() -> &'static Pool {
+    static POOL: OnceLock<Pool> = OnceLock::new();
+    POOL.get_or_init(|| Pool::new(wanted(None)))
+}
+
 /// Threads that compute, the calling one included.
 pub fn count() -> usize {
-    candle_core::utils::barrier_pool().n_workers() + 1
+    pool().threads()
 }
 
 /// Runs `work` over `0..items` in ranges that idle threads take in ascending order; returns when all are done.
 /// Put the longest items first. Allocates nothing; runs inline when called from inside the pool.
 pub(crate) fn for_each_range(items: usize, work: impl Fn(Range<usize>) + Sync) {
-    candle_core::utils::barrier_pool().execute_chunked(items, work);
+    pool().for_each_range(items, work);
 }
 
 /// A mutable slice that several threads write at the same time, each its own part.
