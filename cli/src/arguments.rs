@@ -386,9 +386,27 @@ pub struct InspectArguments {
     /// A GGUF file, or `mini`.
     #[arg(value_name = "FILE|mini", default_value = "mini")]
     pub model: String,
+    /// Memory to say what can be read with, such as 8GiB [default: what is free now].
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+impl InspectArguments {
+    /// Bytes that may be taken, where they are known.
+    pub fn memory(&self) -> anyhow::Result<Option<u64>> {
+        let Some(text) = &self.memory else {
+            return Ok(kept_engine::available_memory());
+        };
+        match text.parse() {
+            Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
+            _ => {
+                anyhow::bail!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none")
+            }
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use kept_engine::documents::Document;
-use kept_engine::{Answer, Ask, Event, Finish, Source, model_path};
+use kept_engine::{Answer, Ask, Event, Finish, Source, model_path, resident_bytes};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -24,6 +24,8 @@ struct AskJson<'a> {
     kv_bytes: u64,
     kv_bytes_full: u64,
     peak_bytes: Option<u64>,
+    /// What the peak was expected to be: this program with vocabulary and document before it read, and the ledger.
+    expected_peak_bytes: u64,
     ledger: kept_engine::MemoryLedger,
     prefill_seconds: f64,
     select_seconds: f64,
@@ -49,6 +51,8 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     }
     let engine = arguments.engine.open()?;
     let document = Document::open(&arguments.question.document)?;
+    // The vocabulary and the document are there, the weights are mapped but not read yet.
+    let before = resident_bytes().unwrap_or(0);
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
     let live = !arguments.json;
@@ -82,6 +86,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     );
     bar.clear();
     let answer = answer?;
+    let expected = before + answer.ledger.peak();
     // The map is written even if nobody reads the answer any more, and the answer is printed even if the map cannot be.
     let written = match &arguments.map {
         Some(path) => map::write_json(path, &document, &engine, &answer),
@@ -99,6 +104,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             kv_bytes: answer.kv_bytes,
             kv_bytes_full: answer.kv_bytes_full,
             peak_bytes: answer.peak_bytes,
+            expected_peak_bytes: expected,
             ledger: answer.ledger,
             prefill_seconds: answer.prefill_seconds,
             select_seconds: answer.select_seconds,
@@ -112,7 +118,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     }
     printed?;
     output::print_text("\n")?;
-    output::say(&format!("\n{}", summary(&answer, &method.name)));
+    output::say(&format!("\n{}", summary(&answer, &method.name, expected)));
     written?;
     if arguments.paint {
         let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
@@ -122,8 +128,8 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the answer cost, in three lines.
-fn summary(answer: &Answer, method: &str) -> String {
+/// What the answer cost, in three lines; `expected` bytes were to be the peak.
+fn summary(answer: &Answer, method: &str, expected: u64) -> String {
     let rows: usize = answer.rows_per_layer.iter().sum();
     let mean = rows as f64 / answer.rows_per_layer.len().max(1) as f64;
     let mut text = format!(
@@ -138,11 +144,12 @@ fn summary(answer: &Answer, method: &str) -> String {
         text += &format!("beside it tables of {}\n", bytes(answer.ledger.tables));
     }
     text += &format!(
-        "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {}\n",
+        "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {} (expected {})\n",
         duration(answer.prefill_seconds),
         answer.prompt.len() as f64 / answer.prefill_seconds,
         answer.decode_tokens_per_second(),
-        bytes(answer.peak_bytes.unwrap_or(answer.ledger.peak())),
+        answer.peak_bytes.map_or("unknown".into(), bytes),
+        bytes(expected),
     );
     for source in &answer.sources {
         let page = source

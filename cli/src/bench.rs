@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use kept_engine::kernels::{allocations, threads};
 use kept_engine::models::RopeTable;
-use kept_engine::{Decoder, Prefill, peak_resident_bytes};
+use kept_engine::{Decoder, Prefill, peak_resident_bytes, resident_bytes};
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
@@ -31,6 +31,8 @@ struct BenchJson {
     scratch_bytes: u64,
     peak_bytes: Option<u64>,
     ledger_peak_bytes: u64,
+    /// Memory of this process before the model was opened.
+    base_bytes: Option<u64>,
     bytes_per_token: u64,
     bandwidth_gbs: f64,
     allocations_per_token: f64,
@@ -44,6 +46,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         n > 0 && decode_tokens > 1,
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} measure nothing; give at least 1 and 2"
     );
+    let base_bytes = resident_bytes();
     let engine = arguments.engine.open()?;
     let model = engine.model();
     let vocabulary = model.config().vocab;
@@ -115,6 +118,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         scratch_bytes: ledger.scratch(),
         peak_bytes: peak_resident_bytes(),
         ledger_peak_bytes: ledger.peak(),
+        base_bytes,
         bytes_per_token,
         bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
         allocations_per_token: allocated as f64 / f64::from(steps),
@@ -144,6 +148,6 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bytes(report.kv_bytes_full),
         bytes(report.scratch_bytes),
         report.peak_bytes.map_or("unknown".into(), bytes),
-        bytes(report.ledger_peak_bytes),
+        bytes(report.ledger_peak_bytes + report.base_bytes.unwrap_or(0)),
     ))
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use kept_engine::models::{RopeConfig, RopeScaling};
-use kept_engine::{Engine, model_path};
+use kept_engine::{Engine, Fit, Method, model_path};
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
+use crate::fit;
 use crate::output::{self, bytes, count};
 
 #[derive(Serialize)]
@@ -29,9 +30,12 @@ struct InspectJson {
     kv_bytes_per_token: u64,
     tokenizer: String,
     chat_template: bool,
+    /// What can be read with the memory that is free now, where the system says how much that is.
+    fit: Option<Fit>,
 }
 
 pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
+    let memory = arguments.memory()?;
     let path = model_path(&arguments.model)?;
     let engine = Engine::open(&path)?;
     let model = engine.model();
@@ -39,6 +43,10 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let text = |key: &str| -> String {
         let value = model.gguf().text(key).ok().flatten();
         value.unwrap_or("unknown").to_owned()
+    };
+    let usual = Method {
+        name: "snapkv".to_owned(),
+        parameters: Vec::new(),
     };
     let mut tensors = BTreeMap::new();
     for tensor in model.gguf().tensors() {
@@ -70,6 +78,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
             Err(error) => error.to_string(),
         },
         chat_template: model.gguf().get("tokenizer.chat_template").is_some(),
+        fit: memory.map(|bytes| engine.fit(bytes, &usual)),
     };
     if arguments.json {
         return output::print_json(&report);
@@ -88,7 +97,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
          context     {} tokens; rope {}\n\
          vocabulary  {} tokens; {}; chat template: {}\n\
          weights     {} in {} tensors{}\n\
-         cache       {} a token in f32, {} for the whole context\n",
+         cache       {} a token in f32, {} for the whole context\n{}",
         report.name,
         report.file,
         report.architecture,
@@ -112,6 +121,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         },
         bytes(report.kv_bytes_per_token),
         bytes(context_bytes),
+        report.fit.as_ref().map(fit::table).unwrap_or_default(),
     ))
 }
 

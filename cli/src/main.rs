@@ -8,6 +8,7 @@ mod bench;
 mod compare;
 mod doctor;
 mod eval;
+mod fit;
 mod inspect;
 mod logits;
 mod map;

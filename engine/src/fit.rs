@@ -1,0 +1,99 @@
+//! Will it fit? What a model can read with the memory that is free, known from the file's header alone: opening a model maps it
+//! and reads no weights.
+//!
+//! Not here: what one question costs (`estimate.rs`); this file asks it for ever longer documents.
+
+use kept_policies::Budget;
+use serde::{Deserialize, Serialize};
+
+use crate::{Engine, Method};
+
+/// Tokens on a page of a printed book: about 300 words.
+pub const TOKENS_PER_PAGE: usize = 400;
+
+/// Room for the answer that is counted, in tokens.
+const ROOM: usize = Engine::DEFAULT_MAX_TOKENS;
+
+/// What can be read with one budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FitLine {
+    /// Rows per kv head and layer that are kept; `None` keeps everything.
+    pub rows: Option<usize>,
+    /// The longest prompt, in tokens; 0 when not even a short one fits.
+    pub tokens: usize,
+    /// The same in pages of [`TOKENS_PER_PAGE`].
+    pub pages: usize,
+    /// Bytes at the worst moment of the longest prompt, weights included.
+    pub peak_bytes: u64,
+    /// Whether the model's context ends it, and not memory.
+    pub whole_context: bool,
+}
+
+/// Whether a model fits, and how much it can read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fit {
+    /// Memory that was free to take, in bytes.
+    pub free_bytes: u64,
+    /// Bytes of the weights.
+    pub weights_bytes: u64,
+    /// Bytes that reading needs beside the weights, whatever the document: for a prompt of one page.
+    pub least_bytes: u64,
+    /// For everything, and for falling numbers of kept rows.
+    pub lines: Vec<FitLine>,
+}
+
+impl Fit {
+    /// Bytes that are missing to read a single page; 0 when the model fits.
+    pub fn missing_bytes(&self) -> u64 {
+        (self.weights_bytes + self.least_bytes).saturating_sub(self.free_bytes)
+    }
+}
+
+impl Engine {
+    /// What this model can read with `free` bytes of memory: with everything kept, and with a few budgets of `method`.
+    pub fn fit(&self, free: u64, method: &Method) -> Fit {
+        let full = Method {
+            name: "full".to_owned(),
+            parameters: Vec::new(),
+        };
+        let peak = |tokens: usize, method: &Method, rows: Option<usize>| {
+            let budget = rows.map(Budget::Rows);
+            let ledger = self.expected_ledger(tokens, method, budget, ROOM);
+            ledger.ok().map(|ledger| ledger.peak())
+        };
+        let longest = self.model().config().context.saturating_sub(1).max(1);
+        let line = |rows: Option<usize>| -> Option<FitLine> {
+            let method = if rows.is_some() { method } else { &full };
+            let fits = |tokens: usize| peak(tokens, method, rows).is_some_and(|peak| peak <= free);
+            // A method that cannot work with so few rows has no line.
+            peak(longest, method, rows)?;
+            // Memory only grows with the prompt, so the last length that fits is found by halving.
+            let (mut fitting, mut failing) = (0, longest + 1);
+            while failing - fitting > 1 {
+                let middle = fitting + (failing - fitting) / 2;
+                match fits(middle) {
+                    true => fitting = middle,
+                    false => failing = middle,
+                }
+            }
+            Some(FitLine {
+                rows,
+                tokens: fitting,
+                pages: fitting / TOKENS_PER_PAGE,
+                peak_bytes: peak(fitting.max(1), method, rows)?,
+                whole_context: fitting == longest,
+            })
+        };
+        let budgets = [8192, 4096, 2048, 1024, 512, 256];
+        let smaller = budgets.iter().filter(|&&rows| rows < longest);
+        let lines = std::iter::once(None).chain(smaller.map(|&rows| Some(rows)));
+        let weights_bytes = self.model().weights_bytes();
+        let a_page = peak(TOKENS_PER_PAGE.min(longest), &full, None);
+        Fit {
+            free_bytes: free,
+            weights_bytes,
+            least_bytes: a_page.map_or(0, |peak| peak - weights_bytes),
+            lines: lines.filter_map(line).collect(),
+        }
+    }
+}
