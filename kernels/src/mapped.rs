@@ -65,6 +65,17 @@ impl MappedFile {
         Ok(Arc::new(MappedFile { map }))
     }
 
+    /// `bytes` in memory of their own, as if they were a file: for looking at the first of a file without mapping it.
+    ///
+    /// # Errors
+    /// What the operating system says when there is no memory.
+    pub fn from_bytes(bytes: &[u8]) -> io::Result<Arc<MappedFile>> {
+        let mut map = memmap2::MmapMut::map_anon(bytes.len())?;
+        map.copy_from_slice(bytes);
+        let map = map.make_read_only()?;
+        Ok(Arc::new(MappedFile { map }))
+    }
+
     /// All bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.map

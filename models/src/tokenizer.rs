@@ -50,17 +50,7 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Read the tokenizer of a model whose embedding has `rows` rows.
     pub(crate) fn read(gguf: &Gguf, rows: usize) -> Result<Tokenizer, ModelError> {
-        let model = gguf
-            .text("tokenizer.ggml.model")?
-            .ok_or_else(|| ModelError::MissingKey {
-                key: "tokenizer.ggml.model".to_owned(),
-            })?;
-        if model != "gpt2" {
-            return Err(ModelError::UnsupportedTokenizer {
-                name: model.to_owned(),
-            });
-        }
-        let pre = PreTokenizer::named(gguf.text("tokenizer.ggml.pre")?.unwrap_or_default())?;
+        let pre = check_kind(gguf)?;
         let vocabulary = Vocabulary::read(gguf, rows)?;
         let bpe = merges(gguf, &vocabulary, pre)?;
         let mut marked: HashMap<u8, Vec<u32>> = HashMap::new();
@@ -244,6 +234,21 @@ impl Tokenizer {
         }
         ids
     }
+}
+
+/// Whether the tokenizer is one that is supported, by its names alone.
+pub(crate) fn check_kind(gguf: &Gguf) -> Result<PreTokenizer, ModelError> {
+    let model = gguf
+        .text("tokenizer.ggml.model")?
+        .ok_or_else(|| ModelError::MissingKey {
+            key: "tokenizer.ggml.model".to_owned(),
+        })?;
+    if model != "gpt2" {
+        return Err(ModelError::UnsupportedTokenizer {
+            name: model.to_owned(),
+        });
+    }
+    PreTokenizer::named(gguf.text("tokenizer.ggml.pre")?.unwrap_or_default())
 }
 
 fn merges(gguf: &Gguf, vocabulary: &Vocabulary, pre: PreTokenizer) -> Result<BPE, ModelError> {

@@ -14,10 +14,12 @@
 //! padding to `general.alignment` (32) | tensor data, each at its offset from here
 //! ```
 
+mod header;
 mod reader;
 mod types;
 mod value;
 
+pub use header::Header;
 pub use types::TensorType;
 pub use value::{Array, Value, ValueKind};
 

@@ -30,50 +30,50 @@ pub(super) struct Parts {
 /// Parse a whole file.
 pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    if !bytes.starts_with(b"GGUF") {
-        let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4)]).into_owned();
-        return Err(ModelError::NotGguf { start });
-    }
-    cursor.at = 4;
-    let version = cursor.u32()?;
-    if version != 2 && version != 3 {
-        return Err(ModelError::UnsupportedVersion { version });
-    }
-    let tensor_count = cursor.count("tensors", MAX_ENTRIES)?;
-    let pair_count = cursor.count("metadata pairs", MAX_ENTRIES)?;
-
+    let (version, tensor_count, pair_count) = cursor.start()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
-        let key = cursor.name("a metadata key")?;
-        let kind = cursor.kind(&key)?;
-        let value = cursor.value(kind, &key, 0)?;
-        if metadata.insert(key.clone(), value).is_some() {
-            return malformed(format!("metadata key {key:?} occurs twice"));
-        }
+        cursor.pair(&mut metadata)?;
     }
     refuse_split(&metadata)?;
-
-    let mut tensors: HashMap<String, TensorInfo> = HashMap::new();
-    for _ in 0..tensor_count {
-        let tensor = cursor.tensor()?;
-        let name = tensor.name.clone();
-        if tensors.insert(name.clone(), tensor).is_some() {
-            return malformed(format!("tensor {name:?} occurs twice"));
-        }
-    }
-    place(&mut tensors, bytes.len(), cursor.at, alignment(&metadata)?)?;
-    Ok(Parts {
-        version,
-        metadata,
-        tensors,
-    })
+    cursor.tensors(version, metadata, tensor_count, bytes.len())
 }
 
+/// Parse the header of a file of `file_len` bytes of which `bytes` are the first; a part of a split model is read as any other.
+/// `Truncated` when more of them are needed (or when the file itself is shorter than its tensors).
+pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelError> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    let (version, tensor_count, pair_count) = cursor.start()?;
+    let mut metadata = HashMap::new();
+    for _ in 0..pair_count {
+        cursor.pair(&mut metadata)?;
+    }
+    cursor.tensors(version, metadata, tensor_count, file_len)
+}
+
+/// Parse as much metadata as `bytes`, the first of a file, hold; and the number of tensors that it announces.
+pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    let (version, tensor_count, pair_count) = cursor.start()?;
+    let mut metadata = HashMap::new();
+    for _ in 0..pair_count {
+        match cursor.pair(&mut metadata) {
+            Err(ModelError::Truncated { .. }) => break,
+            other => other?,
+        }
+    }
+    let parts = Parts {
+        version,
+        metadata,
+        tensors: HashMap::new(),
+    };
+    Ok((parts, tensor_count))
+}
 fn malformed<T>(what: String) -> Result<T, ModelError> {
     Err(ModelError::Malformed { what })
 }
 
-fn refuse_split(metadata: &HashMap<String, Value>) -> Result<(), ModelError> {
+pub(super) fn refuse_split(metadata: &HashMap<String, Value>) -> Result<(), ModelError> {
     let whole = |key: &str| metadata.get(key).and_then(Value::whole);
     match whole("split.count") {
         Some(parts) if parts > 1 => {
@@ -151,6 +151,57 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// Version, number of tensors, number of metadata pairs.
+    fn start(&mut self) -> Result<(u32, usize, usize), ModelError> {
+        if !self.bytes.starts_with(b"GGUF") {
+            let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(4)]);
+            return Err(ModelError::NotGguf {
+                start: start.into_owned(),
+            });
+        }
+        self.at = 4;
+        let version = self.u32()?;
+        if version != 2 && version != 3 {
+            return Err(ModelError::UnsupportedVersion { version });
+        }
+        let tensors = self.count("tensors", MAX_ENTRIES)?;
+        Ok((version, tensors, self.count("metadata pairs", MAX_ENTRIES)?))
+    }
+
+    fn pair(&mut self, metadata: &mut HashMap<String, Value>) -> Result<(), ModelError> {
+        let key = self.name("a metadata key")?;
+        let kind = self.kind(&key)?;
+        let value = self.value(kind, &key, 0)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            return malformed(format!("metadata key {key:?} occurs twice"));
+        }
+        Ok(())
+    }
+
+    /// The tensors' entries, placed in a file of `file_len` bytes.
+    fn tensors(
+        mut self,
+        version: u32,
+        metadata: HashMap<String, Value>,
+        count: usize,
+        file_len: usize,
+    ) -> Result<Parts, ModelError> {
+        let mut tensors: HashMap<String, TensorInfo> = HashMap::new();
+        for _ in 0..count {
+            let tensor = self.tensor()?;
+            let name = tensor.name.clone();
+            if tensors.insert(name.clone(), tensor).is_some() {
+                return malformed(format!("tensor {name:?} occurs twice"));
+            }
+        }
+        place(&mut tensors, file_len, self.at, alignment(&metadata)?)?;
+        Ok(Parts {
+            version,
+            metadata,
+            tensors,
+        })
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], ModelError> {
         let end = self.at.saturating_add(len);
         let Some(taken) = self.bytes.get(self.at..end) else {

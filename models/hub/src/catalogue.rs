@@ -1,0 +1,153 @@
+//! Models worth starting with, smallest first: `models/catalogue.json`, embedded.
+//!
+//! Sizes are about right and say so; a download takes exact lengths and hashes from the hub. Nothing here is fetched until
+//! somebody asks for it.
+
+use std::cmp::Reverse;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ModelRef, RepoId};
+
+const CATALOGUE: &str = include_str!("../../catalogue.json");
+
+/// A recommended model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[serde(rename_all(serialize = "camelCase"))]
+pub struct Entry {
+    /// Its name for people.
+    pub name: String,
+    /// The repository.
+    pub repo: RepoId,
+    /// The file in it.
+    pub file: String,
+    /// About how long the file is, in bytes.
+    pub about_bytes: u64,
+    /// As GGUF names it.
+    pub architecture: String,
+    /// About how many numbers it has.
+    pub parameters: u64,
+    /// Positions it was made for.
+    pub context: u64,
+    /// SPDX identifier, or the licence's own name.
+    pub licence: String,
+    /// Memory below which it is no pleasure: weights, cache and working space.
+    pub minimum_memory_bytes: u64,
+    /// What it is good for, in a sentence.
+    pub good_for: String,
+}
+
+/// How a model suits a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Fit {
+    /// It has the memory it wants.
+    Fits,
+    /// Its weights fit, but little is left for the document.
+    Tight,
+    /// Free memory is not known.
+    Unknown,
+    /// Its weights alone do not fit.
+    TooLarge,
+}
+
+impl Entry {
+    /// What `kept models pull` takes.
+    pub fn reference(&self) -> ModelRef {
+        ModelRef {
+            repo: self.repo.clone(),
+            what: Some(self.file.clone()),
+        }
+    }
+
+    /// How it suits a machine with so much free memory, in bytes.
+    pub fn fit(&self, available: Option<u64>) -> Fit {
+        match available {
+            None => Fit::Unknown,
+            Some(free) if free >= self.minimum_memory_bytes => Fit::Fits,
+            Some(free) if free > self.about_bytes => Fit::Tight,
+            Some(_) => Fit::TooLarge,
+        }
+    }
+
+    /// All models, the best for a machine with so much free memory first: of those that fit the largest first, of the others
+    /// the smallest.
+    pub fn for_memory(available: Option<u64>) -> Vec<(&'static Entry, Fit)> {
+        let mut entries: Vec<(&Entry, Fit)> = catalogue()
+            .iter()
+            .map(|entry| (entry, entry.fit(available)))
+            .collect();
+        entries.sort_by_key(|(entry, fit)| {
+            let size = entry.about_bytes;
+            (*fit, (*fit == Fit::Fits).then_some(Reverse(size)), size)
+        });
+        entries
+    }
+}
+
+/// The catalogue, smallest first.
+pub fn catalogue() -> &'static [Entry] {
+    static ENTRIES: OnceLock<Vec<Entry>> = OnceLock::new();
+    // A test reads it; if it were broken all the same, there would be nothing to recommend.
+    ENTRIES.get_or_init(|| serde_json::from_str(CATALOGUE).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choose::{is_model_file, quantisation_of};
+
+    #[test]
+    fn the_catalogue_is_whole_and_plausible() {
+        let entries: Vec<Entry> = serde_json::from_str(CATALOGUE).unwrap();
+        assert!((8..=14).contains(&entries.len()));
+        for entry in &entries {
+            let Entry { name, file, .. } = entry;
+            assert!(is_model_file(file), "{name}: {file}");
+            assert!(quantisation_of(file).is_some(), "{name}: {file}");
+            let reference: ModelRef = entry.reference().to_string().parse().unwrap();
+            assert_eq!(reference, entry.reference());
+            // Between three and nine bits a number, and memory for more than the weights.
+            let bits = entry.about_bytes as f64 * 8.0 / entry.parameters as f64;
+            assert!(
+                (3.0..9.0).contains(&bits),
+                "{name}: {bits} bits a parameter"
+            );
+            assert!(
+                entry.minimum_memory_bytes > entry.about_bytes * 5 / 4,
+                "{name}"
+            );
+            assert!(
+                entry.context >= 4096 && entry.context.is_power_of_two(),
+                "{name}"
+            );
+            assert!(
+                entry.good_for.ends_with('.') && !entry.licence.is_empty(),
+                "{name}"
+            );
+        }
+        let sorted = entries.is_sorted_by_key(|entry| entry.minimum_memory_bytes);
+        assert!(sorted, "smallest first");
+    }
+
+    #[test]
+    fn the_best_for_a_machine_comes_first() {
+        let gib = 1u64 << 30;
+        let sorted = Entry::for_memory(Some(6 * gib));
+        assert_eq!(sorted.len(), catalogue().len());
+        assert_eq!(sorted[0].1, Fit::Fits);
+        let largest = catalogue()
+            .iter()
+            .filter(|entry| entry.minimum_memory_bytes <= 6 * gib)
+            .map(|entry| entry.about_bytes)
+            .max();
+        assert_eq!(Some(sorted[0].0.about_bytes), largest);
+        assert!(sorted.is_sorted_by_key(|(_, fit)| *fit));
+        assert!(Entry::for_memory(None).is_sorted_by_key(|(entry, _)| entry.about_bytes));
+        assert_eq!(catalogue()[0].fit(Some(gib)), Fit::Fits);
+        assert_eq!(catalogue()[0].fit(Some(gib / 2)), Fit::Tight);
+        assert_eq!(catalogue()[0].fit(Some(gib / 4)), Fit::TooLarge);
+    }
+}

@@ -1,0 +1,512 @@
+//! A download as a person sees it: started, paused, resumed, given up, watched.
+
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use crate::choose::{Listed, choose};
+use crate::progress::{Phase, Speed, Status};
+use crate::remote::{Connection, Trouble};
+use crate::transfer::{End, Wish, fetch, repeat};
+use crate::{HubCache, HubError, HubFile, ModelRef, Settings, text};
+
+/// How often a status is sent while bytes arrive.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// One model's way from the hub to the disk.
+///
+/// Made idle; [`start`](Self::start) begins. It runs on a thread of its own, so it may be used from any runtime and from none.
+/// Clones are handles on the same download. Dropping the last handle does not stop it.
+#[derive(Clone)]
+pub struct Download {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    reference: ModelRef,
+    wish: watch::Sender<Wish>,
+    status: watch::Sender<Status>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether its thread runs.
+    running: bool,
+    /// Files of this download that have no name in a snapshot yet: what giving up removes.
+    unnamed: Vec<HubFile>,
+    /// Why it failed, whole; the status has the sentence.
+    failure: Option<HubError>,
+}
+
+impl Download {
+    pub(crate) fn new(settings: Settings, reference: ModelRef) -> Download {
+        let status = Status::idle(reference.to_string());
+        Download {
+            shared: Arc::new(Shared {
+                settings,
+                reference,
+                wish: watch::channel(Wish::Run).0,
+                status: watch::channel(status).0,
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// What is downloaded.
+    pub fn reference(&self) -> &ModelRef {
+        &self.shared.reference
+    }
+
+    /// Starts, or goes on from where it was paused, where it failed, or where any earlier run of any program ended. Does nothing
+    /// if it runs already.
+    pub fn start(&self) {
+        let mut state = self.shared.state();
+        self.shared.wish.send_replace(Wish::Run);
+        if state.running {
+            return;
+        }
+        state.running = true;
+        state.failure = None;
+        self.shared.change(|status| {
+            *status = Status::idle(status.reference.clone());
+            status.phase = Phase::Asking;
+        });
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name("kept-download".to_owned());
+        if let Err(error) = thread.spawn(move || shared.run()) {
+            state.running = false;
+            let what = format!("no thread can be started: {error}");
+            self.shared.fail(&mut state, HubError::Bug { what });
+        }
+    }
+
+    /// The same as [`start`](Self::start): going on needs nothing else.
+    pub fn resume(&self) {
+        self.start();
+    }
+
+    /// Stops and keeps what has arrived. Returns at once; the status is [`Phase::Paused`] when it has stopped.
+    pub fn pause(&self) {
+        self.shared.wish.send_if_modified(|wish| {
+            let runs = *wish == Wish::Run;
+            if runs {
+                *wish = Wish::Pause;
+            }
+            runs
+        });
+    }
+
+    /// Stops and removes what has arrived. Returns at once; the status is [`Phase::Cancelled`] when that is done. A finished
+    /// download stays.
+    pub fn cancel(&self) {
+        let mut state = self.shared.state();
+        self.shared.wish.send_replace(Wish::Cancel);
+        if !state.running && self.status().phase != Phase::Finished {
+            self.shared.give_up(&mut state);
+        }
+    }
+
+    /// The status now.
+    pub fn status(&self) -> Status {
+        self.shared.status.borrow().clone()
+    }
+
+    /// Every status from now on; one that is not picked up in time is replaced by the next.
+    pub fn watch(&self) -> watch::Receiver<Status> {
+        self.shared.status.subscribe()
+    }
+
+    /// Why it failed, if the status says that it did.
+    pub fn failure(&self) -> Option<HubError> {
+        self.shared.state().failure.clone()
+    }
+
+    /// Waits until nothing happens any more, whether it is done, paused, cancelled or failed.
+    pub async fn at_rest(&self) -> Status {
+        let mut watch = self.watch();
+        match watch.wait_for(|status| status.phase.is_at_rest()).await {
+            Ok(status) => status.clone(),
+            Err(_) => self.status(),
+        }
+    }
+
+    /// As [`at_rest`](Self::at_rest), without a runtime: blocks this thread, and shows every status on the way.
+    ///
+    /// # Errors
+    /// [`HubError::Bug`] where no runtime can be made.
+    pub fn at_rest_blocking(&self, mut show: impl FnMut(&Status)) -> Result<Status, HubError> {
+        let mut watch = self.watch();
+        runtime()?.block_on(async {
+            loop {
+                let status = watch.borrow_and_update().clone();
+                show(&status);
+                if status.phase.is_at_rest() || watch.changed().await.is_err() {
+                    return Ok(status);
+                }
+            }
+        })
+    }
+}
+
+fn runtime() -> Result<Runtime, HubError> {
+    let made = Builder::new_current_thread().enable_all().build();
+    made.map_err(|error| HubError::Bug {
+        what: format!("no runtime can be made: {error}"),
+    })
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Status)) {
+        self.status.send_modify(change);
+    }
+
+    fn fail(&self, state: &mut State, error: HubError) {
+        self.change(|status| {
+            status.phase = Phase::Failed;
+            status.set_speed(None);
+            status.message = Some(error.to_string());
+            status.can_retry = error.is_passing();
+        });
+        state.failure = Some(error);
+    }
+
+    /// Removes what has arrived and is nobody's yet.
+    fn give_up(&self, state: &mut State) {
+        let cache = HubCache::new(&self.settings.cache);
+        let mut failure = None;
+        for file in state.unnamed.drain(..) {
+            // Another process may be writing the same: then it is its own to keep.
+            let Ok(_lock) = cache.lock(&file) else {
+                continue;
+            };
+            let partial = cache.partial(&file.repo, &file.sha256);
+            let blob = cache.blob(&file.repo, &file.sha256);
+            for path in [partial, blob] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        failure = Some(HubError::disk(&path, "removed", &error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        match failure {
+            Some(error) => self.fail(state, error),
+            None => self.change(|status| {
+                let bytes_received = status.bytes_received;
+                *status = Status::idle(status.reference.clone());
+                (status.phase, status.bytes_received) = (Phase::Cancelled, bytes_received);
+            }),
+        }
+    }
+
+    /// The thread: until there is nothing more to do.
+    fn run(&self) {
+        loop {
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.run_once()));
+            let outcome = outcome.unwrap_or_else(|panic| {
+                Err(End::Failed(HubError::Bug {
+                    what: panic_words(&*panic),
+                }))
+            });
+            let mut state = self.state();
+            let wish = *self.wish.borrow();
+            match outcome {
+                // Started again before it had stopped.
+                Err(End::Stopped) if wish == Wish::Run => continue,
+                Err(End::Stopped) if wish == Wish::Pause => self.change(|status| {
+                    status.phase = Phase::Paused;
+                    status.message = None;
+                    status.set_speed(None);
+                }),
+                Err(End::Stopped) => self.give_up(&mut state),
+                Err(End::Failed(_)) if wish == Wish::Cancel => self.give_up(&mut state),
+                Err(End::Failed(error)) => self.fail(&mut state, error),
+                Err(End::Changed) => {
+                    let file = self.reference.to_string();
+                    self.fail(&mut state, HubError::Changing { file });
+                }
+                Ok(path) => {
+                    state.unnamed.clear();
+                    self.change(|status| {
+                        status.phase = Phase::Finished;
+                        status.bytes_done = status.bytes_total;
+                        status.message = None;
+                        status.set_speed(None);
+                        status.path = Some(path);
+                    });
+                }
+            }
+            state.running = false;
+            return;
+        }
+    }
+
+    fn run_once(&self) -> Result<PathBuf, End> {
+        if self.settings.offline {
+            return Err(End::Failed(HubError::Offline {
+                reference: self.reference.to_string(),
+            }));
+        }
+        runtime()?.block_on(async {
+            let connection = Connection::open(&self.settings)?;
+            let mut wish = self.wish.subscribe();
+            match self.pull(&connection, &mut wish).await {
+                // The list is older than the file: ask again, once.
+                Err(End::Changed) => self.pull(&connection, &mut wish).await,
+                outcome => outcome,
+            }
+        })
+    }
+
+    async fn pull(
+        &self,
+        connection: &Connection,
+        wish: &mut watch::Receiver<Wish>,
+    ) -> Result<PathBuf, End> {
+        let cache = HubCache::new(&self.settings.cache);
+        let retries = self.settings.retries;
+        let mut reporter = Reporter::new(self);
+        let files = self.plan(connection, wish, &mut reporter).await?;
+        check_space(&cache, &files)?;
+        self.state().unnamed = files
+            .iter()
+            .filter(|file| cache.present(file).is_none())
+            .cloned()
+            .collect();
+        for (index, file) in files.iter().enumerate() {
+            reporter.part(index + 1);
+            fetch(connection, &cache, file, retries, wish, &mut reporter).await?;
+        }
+        let mut paths = Vec::with_capacity(files.len());
+        for file in &files {
+            paths.push(cache.publish(file)?);
+        }
+        Ok(paths.swap_remove(0))
+    }
+
+    /// What is to be downloaded, by the hub's own word.
+    async fn plan(
+        &self,
+        connection: &Connection,
+        wish: &mut watch::Receiver<Wish>,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<Vec<HubFile>, End> {
+        // Nothing has ever come: most likely there is no connection at all, which is said soon.
+        let retries = self.settings.retries.min(1);
+        let repo = &self.reference.repo;
+        let (commit, listed) = repeat(retries, wish, reporter, async |_, _| {
+            connection.list(repo).await
+        })
+        .await?;
+        let offer = choose(repo, &listed, self.reference.what.as_deref())?;
+        let mut files = Vec::with_capacity(offer.files.len());
+        for listed in &offer.files {
+            let about = async |_: &mut Reporter<'_>, _: &mut watch::Receiver<Wish>| {
+                connection.about(repo, &commit, listed).await
+            };
+            files.push(repeat(self.settings.retries, wish, reporter, about).await?);
+        }
+        self.change(|status| {
+            let first = &files[0].path;
+            status.reference = format!("{repo}:{first}");
+            status.bytes_total = files.iter().map(|file| file.bytes).sum();
+            status.parts = files.len();
+        });
+        Ok(files)
+    }
+}
+
+fn panic_words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic".to_owned())
+}
+
+/// Whether what is still to come fits on the disk.
+fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
+    let there = |file: &HubFile| match cache.present(file) {
+        Some(_) => file.bytes,
+        None => fs::metadata(cache.partial(&file.repo, &file.sha256))
+            .map_or(0, |about| about.len().min(file.bytes)),
+    };
+    let needed = files
+        .iter()
+        .map(|file| file.bytes - there(file))
+        .fold(0, u64::saturating_add);
+    let exists = cache.root().ancestors().find(|folder| folder.exists());
+    let folder = exists.unwrap_or(cache.root());
+    match fs4::available_space(folder) {
+        Ok(free) if free < needed => Err(HubError::NoSpace {
+            folder: cache.root().display().to_string(),
+            free,
+            needed,
+        }),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, "free space is not known; the disk may fill up");
+            Ok(())
+        }
+    }
+}
+
+/// Turns what a transfer notices into statuses.
+pub(crate) struct Reporter<'a> {
+    shared: &'a Shared,
+    speed: Speed,
+    /// Over the network, in this run.
+    received: u64,
+    /// Bytes of the parts before this one.
+    before: u64,
+    /// Bytes of this part.
+    have: u64,
+    last: Option<Instant>,
+}
+
+/// A status at rest has the last figures, not those of the last beat.
+impl Drop for Reporter<'_> {
+    fn drop(&mut self) {
+        let (done, received) = (self.before + self.have, self.received);
+        self.shared.change(|status| {
+            status.bytes_done = done;
+            status.bytes_received = received;
+        });
+    }
+}
+
+impl<'a> Reporter<'a> {
+    fn new(shared: &'a Shared) -> Reporter<'a> {
+        Reporter {
+            shared,
+            speed: Speed::default(),
+            received: shared.status.borrow().bytes_received,
+            before: 0,
+            have: 0,
+            last: None,
+        }
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn part(&mut self, part: usize) {
+        self.shared.change(|status| status.part = part);
+    }
+
+    pub(crate) fn part_done(&mut self, bytes: u64) {
+        self.before += bytes;
+        self.have = 0;
+        let done = self.before;
+        self.shared.change(|status| status.bytes_done = done);
+    }
+
+    pub(crate) fn checking(&mut self) {
+        self.speed.forget();
+        self.phase(Phase::Checking, 0);
+    }
+
+    pub(crate) fn checked(&mut self, have: u64) {
+        self.have = have;
+        let now = Instant::now();
+        if self.is_time(now) {
+            let speed = self.speed.at(now, have);
+            let done = self.before + have;
+            self.shared.change(|status| {
+                status.bytes_done = done;
+                status.set_speed(speed);
+            });
+        }
+    }
+
+    pub(crate) fn downloading(&mut self, have: u64) {
+        self.speed.forget();
+        self.phase(Phase::Downloading, have);
+    }
+
+    /// `bytes` came, and `have` of the part are there.
+    pub(crate) fn arrived(&mut self, bytes: u64, have: u64) {
+        (self.have, self.received) = (have, self.received + bytes);
+        let now = Instant::now();
+        if self.is_time(now) {
+            let speed = self.speed.at(now, self.received);
+            let (done, received) = (self.before + have, self.received);
+            self.shared.change(|status| {
+                status.bytes_done = done;
+                status.bytes_received = received;
+                status.set_speed(speed);
+            });
+        }
+    }
+
+    pub(crate) fn start_over(&mut self) {
+        self.phase(Phase::Downloading, 0);
+    }
+
+    pub(crate) fn waiting(&mut self, error: &HubError, wait: Duration) {
+        let received = self.received;
+        let seconds = wait.as_secs_f64().max(1.0);
+        let message = format!("trying again in {}: {error}", text::duration(seconds));
+        self.shared.change(|status| {
+            status.phase = Phase::Waiting;
+            status.bytes_received = received;
+            status.message = Some(message);
+            status.set_speed(None);
+        });
+    }
+
+    fn phase(&mut self, phase: Phase, have: u64) {
+        self.have = have;
+        let (done, received) = (self.before + have, self.received);
+        self.shared.change(|status| {
+            status.phase = phase;
+            status.bytes_done = done;
+            status.bytes_received = received;
+            status.message = None;
+            status.set_speed(None);
+        });
+    }
+
+    fn is_time(&mut self, now: Instant) -> bool {
+        let due = self
+            .last
+            .is_none_or(|last| now.duration_since(last) >= BEAT);
+        if due {
+            self.last = Some(now);
+        }
+        due
+    }
+}
+
+/// What a repository offers, by size; for a page that lets a person choose. Runs on the caller's runtime.
+pub(crate) async fn ask(
+    settings: &Settings,
+    reference: &ModelRef,
+) -> Result<Vec<Listed>, HubError> {
+    if settings.offline {
+        return Err(HubError::Offline {
+            reference: reference.to_string(),
+        });
+    }
+    let connection = Connection::open(settings)?;
+    match connection.list(&reference.repo).await {
+        Ok((_, files)) => Ok(files),
+        Err(Trouble::Final(error) | Trouble::Passing { error, .. }) => Err(error),
+        Err(Trouble::Changed | Trouble::StartOver) => Err(HubError::Changing {
+            file: reference.to_string(),
+        }),
+    }
+}

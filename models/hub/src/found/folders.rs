@@ -1,0 +1,128 @@
+//! Folders with models that the person added. Kept in one small file, which terminal and window share.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::HubError;
+
+/// The list of added folders.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    file: PathBuf,
+}
+
+impl Folders {
+    /// In the person's folder for settings.
+    pub fn from_env() -> Folders {
+        Folders::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
+    }
+
+    /// In the folder for settings that these variables and this home name.
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<OsString>,
+        home: Option<&Path>,
+    ) -> Folders {
+        let path = |name: &str| {
+            let value = variable(name).filter(|value| !value.is_empty());
+            value.map(PathBuf::from)
+        };
+        let home = || home.map_or_else(env::temp_dir, Path::to_owned);
+        let folder = path("KEPT_CONFIG").unwrap_or_else(|| {
+            let own = |base: PathBuf| base.join("kept");
+            if cfg!(windows) {
+                own(path("APPDATA").unwrap_or_else(|| home().join("AppData/Roaming")))
+            } else if cfg!(target_os = "macos") {
+                own(home().join("Library/Application Support"))
+            } else {
+                own(path("XDG_CONFIG_HOME").unwrap_or_else(|| home().join(".config")))
+            }
+        });
+        Folders {
+            file: folder.join("model-folders.json"),
+        }
+    }
+
+    /// The file with the list.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The added folders, in the order in which they were added.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub fn list(&self) -> Result<Vec<PathBuf>, HubError> {
+        let text = match fs::read(&self.file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(HubError::disk(&self.file, "read", &error)),
+        };
+        serde_json::from_slice(&text).map_err(|error| HubError::Disk {
+            path: self.file.display().to_string(),
+            doing: "read",
+            reason: error.to_string(),
+            way_out: Some("it should be a JSON list of folders: mend or remove it"),
+        })
+    }
+
+    /// Adds a folder; whether it is new.
+    ///
+    /// # Errors
+    /// [`HubError::NoFolder`], [`HubError::Disk`].
+    pub fn add(&self, folder: &Path) -> Result<bool, HubError> {
+        let none = || HubError::NoFolder {
+            path: folder.display().to_string(),
+        };
+        let real = fs::canonicalize(folder).map_err(|_| none())?;
+        if !real.is_dir() || real.to_str().is_none() {
+            return Err(none());
+        }
+        let mut folders = self.list()?;
+        if folders.contains(&real) {
+            return Ok(false);
+        }
+        folders.push(real);
+        self.write(&folders)?;
+        Ok(true)
+    }
+
+    /// Forgets a folder; whether it was there. Nothing in it is touched.
+    ///
+    /// # Errors
+    /// [`HubError::Disk`].
+    pub fn forget(&self, folder: &Path) -> Result<bool, HubError> {
+        // One that is gone is forgotten by the name it had.
+        let real = fs::canonicalize(folder).ok();
+        let folders = self.list()?;
+        let is_it = |known: &PathBuf| known == folder || Some(known) == real.as_ref();
+        let rest: Vec<PathBuf> = folders
+            .iter()
+            .filter(|known| !is_it(known))
+            .cloned()
+            .collect();
+        if rest.len() == folders.len() {
+            return Ok(false);
+        }
+        self.write(&rest)?;
+        Ok(true)
+    }
+
+    fn write(&self, folders: &[PathBuf]) -> Result<(), HubError> {
+        let beside = self
+            .file
+            .with_extension(format!("{}.part", std::process::id()));
+        let text = serde_json::to_vec_pretty(folders).map_err(io::Error::from);
+        let write = |text: Vec<u8>| -> io::Result<()> {
+            if let Some(folder) = self.file.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(&beside, text)?;
+            fs::rename(&beside, &self.file)
+        };
+        text.and_then(write)
+            .map_err(HubError::on_disk(&self.file, "written"))
+    }
+}

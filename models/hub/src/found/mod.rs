@@ -1,0 +1,310 @@
+//! Models that are on this computer already, whoever put them there.
+//!
+//! Looking is bounded: in depth, in number of files, and in how much of a file is read ([`Header`]). What cannot be read is said
+//! in [`Found::troubles`] and does not stop the rest. A file that is reached on several ways is one model.
+
+mod folders;
+mod hub_cache;
+mod names;
+mod ollama;
+mod places;
+mod walk;
+
+pub use folders::Folders;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kept_models::gguf::Header;
+use serde::Serialize;
+
+use crate::choose::{is_model_file, split_name};
+use crate::{HubCache, RepoId};
+
+/// Whose folder a model lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Place {
+    /// The cache that the hub's tools share; Kept downloads into it.
+    HubCache,
+    /// LM Studio.
+    LmStudio,
+    /// Ollama.
+    Ollama,
+    /// Jan.
+    Jan,
+    /// GPT4All.
+    Gpt4All,
+    /// llama.cpp's own cache.
+    LlamaCpp,
+    /// A folder that the person added.
+    Folder,
+}
+
+impl Place {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::HubCache => "hub cache",
+            Place::LmStudio => "LM Studio",
+            Place::Ollama => "Ollama",
+            Place::Jan => "Jan",
+            Place::Gpt4All => "GPT4All",
+            Place::LlamaCpp => "llama.cpp",
+            Place::Folder => "folder",
+        }
+    }
+}
+
+/// A model file (or the parts of one) on this computer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundModel {
+    /// What `--model` takes: `owner/name:file.gguf` in the hub's cache, `name:tag` for Ollama, else the file's name.
+    pub name: String,
+    /// What the file calls itself.
+    pub title: Option<String>,
+    /// The file to open: the first part of a split model.
+    pub path: PathBuf,
+    /// Number of parts that are there.
+    pub parts: usize,
+    /// All parts together, in bytes.
+    pub bytes: u64,
+    /// As the file says it.
+    pub architecture: Option<String>,
+    /// How the weights are stored: `Q4_K_M`.
+    pub quantisation: Option<String>,
+    /// Numbers in all tensors; `None` where the header was not read that far, and for split models.
+    pub parameters: Option<u64>,
+    /// Positions the model was made for.
+    pub context: Option<u64>,
+    /// Whose folder it lies in.
+    pub place: Place,
+    /// Whether Kept can open it, as far as its header tells.
+    pub supported: bool,
+    /// Why not.
+    pub reason: Option<String>,
+}
+
+/// A download that some program has begun and not finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unfinished {
+    /// The repository or file, as far as it is known.
+    pub name: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// What has arrived, in bytes; `None` where the file's length does not tell.
+    pub bytes: Option<u64>,
+    /// Whose folder it lies in.
+    pub place: Place,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Whole models, by place and name.
+    pub models: Vec<FoundModel>,
+    /// Downloads that are not finished.
+    pub unfinished: Vec<Unfinished>,
+    /// One sentence for each folder that could not be looked through.
+    pub troubles: Vec<String>,
+}
+
+/// A file that may be a model, before it is opened.
+#[derive(Debug, Clone)]
+struct Candidate {
+    /// What `--model` takes.
+    name: String,
+    /// The path that its owner knows it by; its name says what it is.
+    path: PathBuf,
+    bytes: u64,
+    place: Place,
+}
+
+/// What a search through one place gives.
+#[derive(Debug, Default)]
+struct Gathered {
+    candidates: Vec<Candidate>,
+    unfinished: Vec<Unfinished>,
+    troubles: Vec<String>,
+}
+
+/// Looks for models. Blocks on the disk.
+#[derive(Debug, Clone)]
+pub struct Finder {
+    cache: HubCache,
+    folders: Vec<(Place, PathBuf)>,
+}
+
+impl Finder {
+    /// Adds a folder to look through.
+    #[must_use]
+    pub fn with_folder(mut self, folder: impl Into<PathBuf>) -> Finder {
+        self.folders.push((Place::Folder, folder.into()));
+        self
+    }
+
+    /// The folders that are looked through, whether they exist or not.
+    pub fn folders(&self) -> impl Iterator<Item = (Place, &Path)> {
+        let cache = std::iter::once((Place::HubCache, self.cache.root()));
+        cache.chain(
+            self.folders
+                .iter()
+                .map(|(place, path)| (*place, path.as_path())),
+        )
+    }
+
+    /// Everything that is there now.
+    pub fn find(&self) -> Found {
+        let mut all = Gathered::default();
+        hub_cache::gather(&self.cache, &mut all);
+        for (place, folder) in &self.folders {
+            match place {
+                Place::Ollama => ollama::gather(folder, &mut all),
+                _ => walk::gather(*place, folder, &mut all),
+            }
+        }
+        let mut models = describe(join_parts(distinct(all.candidates)));
+        models.sort_by(|a, b| (a.place, &a.name, &a.path).cmp(&(b.place, &b.name, &b.path)));
+        let mut seen = HashSet::new();
+        all.unfinished.retain(|one| seen.insert(real(&one.path)));
+        all.unfinished
+            .sort_by(|a, b| (a.place, &a.name, &a.path).cmp(&(b.place, &b.name, &b.path)));
+        Found {
+            models,
+            unfinished: all.unfinished,
+            troubles: all.troubles,
+        }
+    }
+
+    /// The models of one repository in the hub's cache, as its list would name them: each with the path to open.
+    fn in_hub_cache(&self, repo: &RepoId) -> Vec<(String, PathBuf, u64)> {
+        hub_cache::files(&self.cache, repo)
+    }
+}
+
+/// Where a file really lies.
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Each file once, on the first way that leads to it.
+fn distinct(candidates: Vec<Candidate>) -> Vec<Candidate> {
+    let mut seen = HashSet::new();
+    let first = |candidate: &Candidate| seen.insert(real(&candidate.path));
+    candidates.into_iter().filter(first).collect()
+}
+
+/// A model with its parts in order.
+struct Joined {
+    first: Candidate,
+    bytes: u64,
+    parts: usize,
+    /// A part that is not there, and how many there should be.
+    missing: Option<(u32, u32)>,
+}
+
+fn join_parts(candidates: Vec<Candidate>) -> Vec<Joined> {
+    let mut joined: Vec<Joined> = Vec::new();
+    let mut split: Vec<(String, u32, u32, Candidate)> = Vec::new();
+    for candidate in candidates {
+        let path = candidate.path.to_string_lossy().replace('\\', "/");
+        match split_name(&path) {
+            Some(name) => split.push((name.stem.to_owned(), name.parts, name.part, candidate)),
+            None => joined.push(Joined {
+                bytes: candidate.bytes,
+                parts: 1,
+                missing: None,
+                first: candidate,
+            }),
+        }
+    }
+    split.sort_by(|a, b| (&a.0, a.1, a.2).cmp(&(&b.0, b.1, b.2)));
+    for group in split.chunk_by(|a, b| (&a.0, a.1) == (&b.0, b.1)) {
+        let parts = group[0].1;
+        let missing = (1..=parts).find(|part| group.iter().all(|(.., there, _)| there != part));
+        joined.push(Joined {
+            first: group[0].3.clone(),
+            bytes: group.iter().map(|(.., part)| part.bytes).sum(),
+            parts: group.len(),
+            missing: missing.map(|part| (part, parts)),
+        });
+    }
+    joined
+}
+
+/// Reads the headers, on a few threads: most of the time is waiting for the disk.
+fn describe(joined: Vec<Joined>) -> Vec<FoundModel> {
+    const MOST_THREADS: usize = 8;
+    let next = AtomicUsize::new(0);
+    let models = Mutex::new(Vec::with_capacity(joined.len()));
+    let work = || {
+        while let Some(one) = joined.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Some(model) = describe_one(one)
+                && let Ok(mut models) = models.lock()
+            {
+                models.push(model);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..MOST_THREADS.min(joined.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    models.into_inner().unwrap_or_default()
+}
+
+/// `None` for what is no language model: the eyes of one, an adapter, a vocabulary.
+fn describe_one(joined: &Joined) -> Option<FoundModel> {
+    let candidate = &joined.first;
+    let mut model = FoundModel {
+        name: candidate.name.clone(),
+        title: None,
+        path: candidate.path.clone(),
+        parts: joined.parts,
+        bytes: joined.bytes,
+        architecture: None,
+        quantisation: None,
+        parameters: None,
+        context: None,
+        place: candidate.place,
+        supported: false,
+        reason: None,
+    };
+    match Header::read(&candidate.path) {
+        Err(error) => model.reason = Some(error.to_string()),
+        Ok(header) => {
+            let kind = header.kind.as_deref().unwrap_or("model");
+            let eyes = header.architecture.as_deref() == Some("clip");
+            if kind != "model" || eyes || (header.tensors == 0 && header.split.is_none()) {
+                return None;
+            }
+            model.supported = header.supported.is_ok() && joined.missing.is_none();
+            model.reason = header.supported.err().map(|error| error.to_string());
+            model.title = header.name;
+            model.architecture = header.architecture;
+            model.quantisation = header.quantisation;
+            model.parameters = header.parameters.filter(|_| header.split.is_none());
+            model.context = header.context;
+        }
+    }
+    if let Some((part, parts)) = joined.missing {
+        model.reason = Some(format!(
+            "part {part} of {parts} is missing; download the model again"
+        ));
+    }
+    Some(model)
+}
+
+/// Whether this name is that of a language model.
+fn is_model_path(path: &Path) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(is_model_file)
+}

@@ -1,0 +1,551 @@
+//! Asking the hub: which files a repository has, what a file's hash is, and the bytes from anywhere in it.
+//!
+//! These requests are made here and not by `hf-hub`: its lists have neither sizes nor hashes, its downloads begin at zero, cannot
+//! be stopped, and follow the hub's redirect on their own. (1.0 is the same in this, leaves the hash out of its lists, and takes
+//! files of the newer storage through a client of its own.) The addresses are those of the hub's API:
+//!
+//! ```text
+//! GET  /api/models/owner/name/revision/main?blobs=true     commit, and each file with size and SHA-256
+//! HEAD /owner/name/resolve/<commit>/<file>                 the same of one file, for mirrors whose lists are short
+//! GET  /owner/name/resolve/<commit>/<file>                 302 to the storage; X-Linked-Etag is the SHA-256
+//! ```
+//!
+//! The token is sent to the hub and to nobody else: redirects are followed here, one by one, and the header is added only where
+//! the origin is the hub's. Addresses are never part of an error or a log line: those of the storage are signed.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Response, StatusCode, Url};
+use serde::Deserialize;
+
+use crate::choose::Listed;
+use crate::reference::is_file_name;
+use crate::{HubError, HubFile, RepoId, Settings};
+
+const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
+const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
+const ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
+
+const CONNECTING: Duration = Duration::from_secs(15);
+const MOST_REDIRECTS: usize = 10;
+/// The longest list of files that is read; the largest repositories have a few thousand files.
+const LONGEST_LIST: usize = 64 << 20;
+/// The longest wait that a server can ask for; beyond it the person is told instead.
+const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+
+/// Why a request did not do.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// It may do if it is made again, at once or after `wait`.
+    Passing {
+        error: HubError,
+        wait: Option<Duration>,
+    },
+    /// It will not do.
+    Final(HubError),
+    /// The file is another one now than the list said.
+    Changed,
+    /// What has arrived of the file cannot be continued.
+    StartOver,
+}
+
+impl From<HubError> for Trouble {
+    fn from(error: HubError) -> Trouble {
+        Trouble::Final(error)
+    }
+}
+
+/// A file's bytes on their way.
+pub(crate) struct Incoming {
+    pub response: Response,
+    /// Bytes at its beginning that are there already: the server does not know ranges.
+    pub skip: u64,
+    pub host: String,
+}
+
+/// What the hub says of a repository.
+#[derive(Deserialize)]
+struct Info {
+    sha: Option<String>,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+/// What speaks to one hub. Belongs to the runtime it was made on.
+pub(crate) struct Connection {
+    settings: Settings,
+    endpoint: Url,
+    http: Client,
+}
+
+impl Connection {
+    pub(crate) fn open(settings: &Settings) -> Result<Connection, HubError> {
+        let bad_endpoint = || HubError::BadEndpoint {
+            endpoint: settings.endpoint.clone(),
+        };
+        let endpoint = Url::parse(&settings.endpoint).map_err(|_| bad_endpoint())?;
+        if !matches!(endpoint.scheme(), "http" | "https") || !endpoint.has_host() {
+            return Err(bad_endpoint());
+        }
+        if let Some(token) = &settings.token
+            && header::HeaderValue::from_str(&format!("Bearer {}", token.secret())).is_err()
+        {
+            return Err(HubError::BadToken {
+                place: token.place().to_owned(),
+            });
+        }
+        // Fails if one is installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = Client::builder()
+            .user_agent(concat!("kept/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECTING)
+            .read_timeout(settings.patience)
+            .redirect(Policy::none())
+            .build()
+            .map_err(|error| HubError::Unreachable {
+                host: host(&endpoint),
+                reason: innermost(&error),
+            })?;
+        Ok(Connection {
+            settings: settings.clone(),
+            endpoint,
+            http,
+        })
+    }
+
+    fn host(&self) -> String {
+        host(&self.endpoint)
+    }
+
+    /// The commit that `main` is, and all files in it.
+    pub(crate) async fn list(&self, repo: &RepoId) -> Result<(String, Vec<Listed>), Trouble> {
+        let path = [
+            "api",
+            "models",
+            repo.owner(),
+            repo.name(),
+            "revision",
+            "main",
+        ];
+        let mut address = self.address(path);
+        address.set_query(Some("blobs=true"));
+        let mut response = self
+            .follow(Method::GET, address, 0, (repo, None), None)
+            .await?;
+        let mut text = Vec::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| self.network(&error, self.host()))?
+        {
+            text.extend_from_slice(&chunk);
+            if text.len() > LONGEST_LIST {
+                return Err(self.not_the_hub("its list of files does not end").into());
+            }
+        }
+        let info: Info = serde_json::from_slice(&text)
+            .map_err(|_| self.not_the_hub("its answer is no list of files"))?;
+        let commit = info
+            .sha
+            .filter(|sha| is_hex(sha, 40))
+            .ok_or_else(|| self.not_the_hub("it names no commit of the repository"))?;
+        let listed = |file: Sibling| {
+            let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
+            is_file_name(&file.rfilename).then(|| Listed {
+                path: file.rfilename,
+                bytes: size.or(file.size).unwrap_or(0),
+                sha256: sha256.and_then(|hash| sha256_of_etag(&hash)),
+            })
+        };
+        Ok((
+            commit,
+            info.siblings.into_iter().filter_map(listed).collect(),
+        ))
+    }
+
+    /// A file's exact length and its hash.
+    pub(crate) async fn about(
+        &self,
+        repo: &RepoId,
+        commit: &str,
+        listed: &Listed,
+    ) -> Result<HubFile, Trouble> {
+        if let Some(sha256) = &listed.sha256 {
+            return Ok(HubFile {
+                repo: repo.clone(),
+                commit: commit.to_owned(),
+                path: listed.path.clone(),
+                bytes: listed.bytes,
+                sha256: sha256.clone(),
+            });
+        }
+        let address = self.file(repo, commit, &listed.path);
+        let response = self
+            .follow(Method::HEAD, address, 0, (repo, Some(&listed.path)), None)
+            .await?;
+        let headers = response.headers();
+        let number = |name| text(headers, name)?.parse::<u64>().ok();
+        let etag = text(headers, LINKED_ETAG).or_else(|| text(headers, header::ETAG));
+        let sha256 = etag.as_deref().and_then(sha256_of_etag);
+        Ok(HubFile {
+            repo: repo.clone(),
+            commit: commit.to_owned(),
+            path: listed.path.clone(),
+            bytes: number(LINKED_SIZE).unwrap_or(listed.bytes),
+            sha256: sha256.ok_or_else(|| HubError::NoChecksum {
+                host: self.host(),
+                file: listed.path.clone(),
+            })?,
+        })
+    }
+
+    /// The bytes of a file from `from` on.
+    pub(crate) async fn get(&self, file: &HubFile, from: u64) -> Result<Incoming, Trouble> {
+        let address = self.file(&file.repo, &file.commit, &file.path);
+        let about = (&file.repo, Some(file.path.as_str()));
+        let response = self
+            .follow(Method::GET, address, from, about, Some(&file.sha256))
+            .await?;
+        let host = host(response.url());
+        let wrong = |offered: u64| Trouble::Passing {
+            error: HubError::WrongLength {
+                host: host.clone(),
+                file: file.path.clone(),
+                offered,
+                expected: file.bytes,
+            },
+            wait: None,
+        };
+        let length = text(response.headers(), header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
+        match response.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let range = text(response.headers(), header::CONTENT_RANGE);
+                let Some((start, total)) = range.as_deref().and_then(content_range) else {
+                    return Err(self.not_the_hub("a range has no bounds").into());
+                };
+                if start != from {
+                    return Err(match from {
+                        0 => self
+                            .not_the_hub("it sends another range than was asked for")
+                            .into(),
+                        _ => Trouble::StartOver,
+                    });
+                }
+                if let Some(total) = total.filter(|total| *total != file.bytes) {
+                    return Err(wrong(total));
+                }
+                Ok(Incoming {
+                    response,
+                    skip: 0,
+                    host,
+                })
+            }
+            StatusCode::OK => match length {
+                Some(length) if length != file.bytes => Err(wrong(length)),
+                _ => Ok(Incoming {
+                    response,
+                    skip: from,
+                    host,
+                }),
+            },
+            StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => Err(Trouble::StartOver),
+            status => Err(passing(HubError::Status {
+                host,
+                status: status.as_u16(),
+            })),
+        }
+    }
+
+    /// An address at the hub, escaped part by part.
+    fn address<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
+        let mut address = self.endpoint.clone();
+        if let Ok(mut segments) = address.path_segments_mut() {
+            segments.pop_if_empty().extend(parts);
+        }
+        address
+    }
+
+    fn file(&self, repo: &RepoId, commit: &str, path: &str) -> Url {
+        let parts = [repo.owner(), repo.name(), "resolve", commit];
+        self.address(parts.into_iter().chain(path.split('/')))
+    }
+
+    /// Makes a request and follows it to where the file is; a `HEAD` stops where the hub names the hash. Where the hub names one
+    /// that is not `expected`, the file has changed.
+    async fn follow(
+        &self,
+        method: Method,
+        mut address: Url,
+        from: u64,
+        (repo, file): (&RepoId, Option<&str>),
+        expected: Option<&str>,
+    ) -> Result<Response, Trouble> {
+        for _ in 0..=MOST_REDIRECTS {
+            let at_hub = address.origin() == self.endpoint.origin();
+            // What is stored compressed would come in other bytes than it is hashed by.
+            let mut request = self
+                .http
+                .request(method.clone(), address.clone())
+                .header(header::ACCEPT_ENCODING, "identity");
+            if let Some(token) = self.settings.token.as_ref().filter(|_| at_hub) {
+                request = request.bearer_auth(token.secret());
+            }
+            if from > 0 {
+                request = request.header(header::RANGE, format!("bytes={from}-"));
+            }
+            let sent = tokio::time::timeout(self.settings.patience, request.send()).await;
+            let response = sent
+                .map_err(|_| passing(self.stalled(host(&address))))?
+                .map_err(|error| self.network(&error, host(&address)))?;
+            let status = response.status();
+            let named = text(response.headers(), LINKED_ETAG).filter(|_| at_hub);
+            if let (Some(expected), Some(named)) = (expected, named)
+                && sha256_of_etag(&named).as_deref() != Some(expected)
+            {
+                return Err(Trouble::Changed);
+            }
+            if status.is_success() || (from > 0 && status == StatusCode::RANGE_NOT_SATISFIABLE) {
+                return Ok(response);
+            }
+            if !status.is_redirection() {
+                let code = text(response.headers(), ERROR_CODE).unwrap_or_default();
+                let wait = retry_after(response.headers());
+                return Err(match at_hub {
+                    true => self.refusal(status, &code, wait, repo, file),
+                    false => self.storage_refusal(status, wait, host(&address)),
+                });
+            }
+            if method == Method::HEAD && response.headers().contains_key(LINKED_ETAG) {
+                return Ok(response);
+            }
+            let location = text(response.headers(), header::LOCATION);
+            let next = location.and_then(|location| address.join(&location).ok());
+            let next = next.filter(|next| {
+                next.scheme() == "https" || (next.scheme() == "http" && address.scheme() == "http")
+            });
+            address = next.ok_or_else(|| self.not_the_hub("it leads to no safe address"))?;
+        }
+        Err(self.not_the_hub("it leads round in circles").into())
+    }
+
+    /// What an answer of the hub means that is neither a success nor a redirect.
+    fn refusal(
+        &self,
+        status: StatusCode,
+        code: &str,
+        wait: Option<Duration>,
+        repo: &RepoId,
+        file: Option<&str>,
+    ) -> Trouble {
+        let with_token = self.settings.token.is_some();
+        let (host, repo) = (self.host(), repo.clone());
+        let no_repository = |repo| HubError::NoRepository {
+            repo,
+            host: host.clone(),
+            with_token,
+        };
+        let refused = match (status.as_u16(), code, &self.settings.token) {
+            (401 | 403, "GatedRepo", _) => HubError::Gated {
+                page: format!("{}/{repo}", self.settings.endpoint),
+                repo,
+                with_token,
+            },
+            (401 | 404, "RepoNotFound", _) | (401, _, None) => no_repository(repo),
+            (401, _, Some(token)) => HubError::TokenRefused {
+                place: token.place().to_owned(),
+                host,
+            },
+            (403, ..) => HubError::Forbidden { repo, host },
+            (404, ..) => match file {
+                Some(file) => HubError::Gone {
+                    repo,
+                    file: file.to_owned(),
+                },
+                None => no_repository(repo),
+            },
+            (429, ..) => return rate_limited(host, wait),
+            (status @ (408 | 500..), ..) => {
+                return Trouble::Passing {
+                    error: HubError::Status { host, status },
+                    wait,
+                };
+            }
+            (status, ..) => HubError::Status { host, status },
+        };
+        Trouble::Final(refused)
+    }
+
+    /// The storage behind the hub refuses: its signed address may have run out, and the hub gives a new one.
+    fn storage_refusal(&self, status: StatusCode, wait: Option<Duration>, host: String) -> Trouble {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => rate_limited(host, wait),
+            status => Trouble::Passing {
+                error: HubError::Status {
+                    host,
+                    status: status.as_u16(),
+                },
+                wait,
+            },
+        }
+    }
+
+    /// No answer at all, or half of one.
+    pub(crate) fn network(&self, error: &reqwest::Error, host: String) -> Trouble {
+        let reason = innermost(error);
+        match error.is_timeout() && !error.is_connect() {
+            true => passing(self.stalled(host)),
+            false => passing(HubError::Unreachable { host, reason }),
+        }
+    }
+
+    pub(crate) fn stalled(&self, host: String) -> HubError {
+        HubError::Stalled {
+            host,
+            seconds: self.settings.patience.as_secs(),
+        }
+    }
+
+    fn not_the_hub(&self, what: &str) -> HubError {
+        HubError::NotTheHub {
+            host: self.host(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+pub(crate) fn passing(error: HubError) -> Trouble {
+    Trouble::Passing { error, wait: None }
+}
+
+fn rate_limited(host: String, wait: Option<Duration>) -> Trouble {
+    let error = HubError::RateLimited {
+        host,
+        seconds: wait.map(|wait| wait.as_secs()),
+    };
+    match wait {
+        Some(wait) if wait > LONGEST_WAIT => Trouble::Final(error),
+        wait => Trouble::Passing { error, wait },
+    }
+}
+
+/// `host` or `host:port`.
+fn host(address: &Url) -> String {
+    let host = address.host_str().unwrap_or_default();
+    match address.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+/// What the error is at bottom: its upper layers repeat themselves and hold addresses.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut inner: &dyn Error = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    match inner.downcast_ref::<reqwest::Error>() {
+        Some(_) => "no connection".to_owned(),
+        None => inner.to_string(),
+    }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = text(headers, header::RETRY_AFTER)?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The hash that an ETag is, for files in the hub's large storage.
+fn sha256_of_etag(etag: &str) -> Option<String> {
+    let etag = etag.trim_start_matches("W/").trim_matches('"');
+    is_hex(etag, 64).then(|| etag.to_ascii_lowercase())
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// First byte and total of `bytes 5-9/10`; the total may be unknown.
+fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
+    let (bounds, total) = range.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = bounds.split_once('-')?;
+    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_as_the_hub_writes_them() {
+        let hash = "AB".repeat(32);
+        let small = Some("ab".repeat(32));
+        assert_eq!(sha256_of_etag(&format!("\"{hash}\"")), small);
+        assert_eq!(sha256_of_etag(&format!("W/\"{hash}\"")), small);
+        assert_eq!(sha256_of_etag(&"a".repeat(40)), None);
+        assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
+        assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));
+        assert_eq!(content_range("bytes */10"), None);
+    }
+
+    #[test]
+    fn addresses_are_escaped_part_by_part() {
+        let settings = Settings {
+            endpoint: "http://127.0.0.1:1/hub".into(),
+            ..Settings::from_variables(&|_| None, None)
+        };
+        let connection = Connection::open(&settings).unwrap();
+        let repo = "a/b".parse().unwrap();
+        let address = connection.file(&repo, "c0", "sub/a b#1%.gguf");
+        assert_eq!(
+            address.as_str(),
+            "http://127.0.0.1:1/hub/a/b/resolve/c0/sub/a%20b%231%25.gguf"
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_or_no_token_is_refused_before_anything_is_sent() {
+        let with = |endpoint: &str, token: &str| {
+            Connection::open(&Settings {
+                endpoint: endpoint.into(),
+                token: crate::Token::new(token, "HF_TOKEN"),
+                ..Settings::from_variables(&|_| None, None)
+            })
+            .err()
+            .map(|error| error.to_string())
+        };
+        for endpoint in ["nonsense", "ftp://a", "file:///etc"] {
+            assert_eq!(
+                with(endpoint, ""),
+                Some(format!(
+                    "HF_ENDPOINT is '{endpoint}', which is no web address; unset it, or set it for example to https://huggingface.co"
+                ))
+            );
+        }
+        let refused = with("http://127.0.0.1:1", "hf_a\nb").unwrap();
+        assert_eq!(
+            refused,
+            "the token from HF_TOKEN has characters that no token has; copy it again from the hub's settings page"
+        );
+        assert_eq!(with("http://127.0.0.1:1", "hf_ab"), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! What the environment says about the hub: where it is, where its files lie, who is asking.
+//!
+//! The names and their order are those of the hub's own tools, so that what they download is found here and what is downloaded
+//! here is found there: <https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables>.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the hub is unless `HF_ENDPOINT` says otherwise.
+pub const ENDPOINT: &str = "https://huggingface.co";
+
+/// How the hub is spoken to.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Address of the hub, without a slash at the end.
+    pub endpoint: String,
+    /// The hub's cache folder, shared with its other tools.
+    pub cache: PathBuf,
+    /// The person's token; private and gated repositories want one.
+    pub token: Option<Token>,
+    /// Whether nothing may be fetched (`HF_HUB_OFFLINE`).
+    pub offline: bool,
+    /// How often a request is repeated without a byte of progress in between.
+    pub retries: u32,
+    /// The longest silence of a server that is waited for.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// Repeats without progress, unless told otherwise.
+    pub const RETRIES: u32 = 5;
+    /// The longest silence, unless told otherwise.
+    pub const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// What this process's environment says.
+    pub fn from_env() -> Settings {
+        Settings::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
+    }
+
+    /// What these variables say; an empty one is as good as none.
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<OsString>,
+        home: Option<&Path>,
+    ) -> Settings {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let path = |name: &str| variable(name).map(|value| below_home(value.into(), home));
+        let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+        let is_true = |name: &str| {
+            text(name).is_some_and(|value| {
+                ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str())
+            })
+        };
+        let home_folder = || home.map_or_else(env::temp_dir, Path::to_owned);
+        let hub_home = path("HF_HOME").unwrap_or_else(|| {
+            path("XDG_CACHE_HOME")
+                .unwrap_or_else(|| home_folder().join(".cache"))
+                .join("huggingface")
+        });
+        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| hub_home.join("token"));
+        let token = (!is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"))
+            .then(|| {
+                ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]
+                    .into_iter()
+                    .find_map(|name| Token::new(&text(name)?, name))
+                    .or_else(|| {
+                        let text = std::fs::read_to_string(&token_file).ok()?;
+                        Token::new(&text, &token_file.display().to_string())
+                    })
+            })
+            .flatten();
+        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
+        Settings {
+            endpoint: endpoint.trim().trim_end_matches('/').to_owned(),
+            cache: path("HF_HUB_CACHE")
+                .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
+                .unwrap_or_else(|| hub_home.join("hub")),
+            token,
+            offline: is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE"),
+            retries: Settings::RETRIES,
+            patience: Settings::PATIENCE,
+        }
+    }
+}
+
+/// `~` and `~/...` as shells read them, which do not read them in a variable.
+pub(crate) fn below_home(path: PathBuf, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path,
+    }
+}
+
+/// A token of the hub. Printing it, even with `{:?}`, shows where it came from and nothing else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    secret: String,
+    place: String,
+}
+
+impl Token {
+    /// A token from `place`, or `None` if there is nothing but white space.
+    pub fn new(secret: &str, place: &str) -> Option<Token> {
+        let secret = secret.trim();
+        (!secret.is_empty()).then(|| Token {
+            secret: secret.to_owned(),
+            place: place.to_owned(),
+        })
+    }
+
+    /// Only for the header that carries it.
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// The variable or file it came from.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token(from {})", self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)], home: &Path) -> Settings {
+        let variables: Vec<(String, OsString)> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), OsString::from(value)))
+            .collect();
+        let get = move |name: &str| {
+            let found = variables.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.clone())
+        };
+        Settings::from_variables(&get, Some(home))
+    }
+
+    #[test]
+    fn folders_in_the_hubs_order() {
+        let home = Path::new("/home/ann");
+        for (variables, cache) in [
+            (&[][..], "/home/ann/.cache/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/c")], "/c/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/c"), ("HF_HOME", "/h")], "/h/hub"),
+            (&[("HF_HOME", "~/h")], "/home/ann/h/hub"),
+            (&[("HF_HOME", "/h"), ("HUGGINGFACE_HUB_CACHE", "/o")], "/o"),
+            (
+                &[("HUGGINGFACE_HUB_CACHE", "/o"), ("HF_HUB_CACHE", "/n")],
+                "/n",
+            ),
+            (&[("HF_HUB_CACHE", "")], "/home/ann/.cache/huggingface/hub"),
+        ] {
+            assert_eq!(with(variables, home).cache, Path::new(cache));
+        }
+    }
+
+    #[test]
+    fn the_endpoint_and_offline() {
+        let home = Path::new("/home/ann");
+        assert_eq!(with(&[], home).endpoint, "https://huggingface.co");
+        let mirror = [("HF_ENDPOINT", "https://mirror.example/ ")];
+        assert_eq!(with(&mirror, home).endpoint, "https://mirror.example");
+        assert!(!with(&[("HF_HUB_OFFLINE", "0")], home).offline);
+        assert!(with(&[("HF_HUB_OFFLINE", "1")], home).offline);
+        assert!(with(&[("HF_HUB_OFFLINE", "Yes")], home).offline);
+    }
+
+    #[test]
+    fn tokens_in_the_hubs_order_and_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path();
+        let of = |variables: &[(&str, &str)]| with(variables, home).token;
+        assert_eq!(of(&[]), None);
+        let hub_home = home.join(".cache/huggingface");
+        std::fs::create_dir_all(&hub_home).unwrap();
+        std::fs::write(hub_home.join("token"), "hf_file\n").unwrap();
+        assert_eq!(of(&[]).unwrap().secret(), "hf_file");
+        let other = home.join("other");
+        std::fs::write(&other, " hf_other ").unwrap();
+        let path = [("HF_TOKEN_PATH", other.to_str().unwrap())];
+        assert_eq!(of(&path).unwrap().secret(), "hf_other");
+        let old = [("HUGGING_FACE_HUB_TOKEN", "hf_old")];
+        assert_eq!(of(&old).unwrap().secret(), "hf_old");
+        let both = [("HF_TOKEN", "hf_new"), old[0]];
+        let token = of(&both).unwrap();
+        assert_eq!(token.secret(), "hf_new");
+        assert_eq!(token.place(), "HF_TOKEN");
+        let shown = format!("{:?}", with(&both, home));
+        assert!(shown.contains("Token(from HF_TOKEN)"), "{shown}");
+        assert!(!shown.contains("hf_"), "{shown}");
+        assert_eq!(of(&[both[0], ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None);
+    }
+}

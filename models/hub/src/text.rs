@@ -1,0 +1,65 @@
+//! Numbers and lists as sentences say them.
+
+/// Bytes for people: `4.8 MiB`.
+pub fn bytes(count: u64) -> String {
+    let number = count as f64;
+    match count {
+        0..1024 => format!("{count} bytes"),
+        1024..1_048_576 => format!("{:.1} KiB", number / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", number / 1_048_576.0),
+        _ => format!("{:.2} GiB", number / 1_073_741_824.0),
+    }
+}
+
+/// Seconds for people: `45 s`, `3 min 20 s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.clamp(0.0, 1e9).round() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// The most names that a sentence lists.
+const MOST: usize = 12;
+
+/// `a, b, c and 3 more`.
+pub(crate) fn list(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST)].join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// `it has a, b`, or that there is nothing.
+pub(crate) fn offer(names: &[String]) -> String {
+    match names {
+        [] => "it has no GGUF file".to_owned(),
+        names => format!("it has {}", list(names)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn for_people() {
+        assert_eq!(bytes(0), "0 bytes");
+        assert_eq!(bytes(1023), "1023 bytes");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(5 << 20), "5.0 MiB");
+        assert_eq!(bytes(5 << 30), "5.00 GiB");
+        assert_eq!(duration(3.2), "3 s");
+        assert_eq!(duration(200.0), "3 min 20 s");
+        assert_eq!(duration(7300.0), "2 h 1 min");
+        let names: Vec<String> = (0..14).map(|n| n.to_string()).collect();
+        assert_eq!(
+            list(&names),
+            "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more"
+        );
+        assert_eq!(offer(&[]), "it has no GGUF file");
+    }
+}

@@ -1,0 +1,300 @@
+//! What a model file says about itself in its first bytes, for lists of models.
+//!
+//! The file is read, not mapped, and of its weights nothing is read: one that another program shortens or writes meanwhile
+//! costs a wrong line in a list, never the process. At most [`MOST_READ`] bytes are read, whatever the file announces.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use kept_kernels::mapped::MappedFile;
+
+use super::{Gguf, reader};
+use crate::{Config, ModelError, tokenizer};
+
+/// How much is read at a time until the header is whole: an unsupported architecture is known after the first, and the largest
+/// vocabularies take about 20 MiB.
+const READS: [usize; 4] = [64 << 10, 2 << 20, 16 << 20, MOST_READ];
+/// A header longer than this is not believed.
+const MOST_READ: usize = 64 << 20;
+
+/// The header of a GGUF file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// `general.name`.
+    pub name: Option<String>,
+    /// `general.architecture`.
+    pub architecture: Option<String>,
+    /// `general.type`: `model`, `adapter`, `mmproj`, `imatrix`; old files do not say.
+    pub kind: Option<String>,
+    /// ggml's name of how the weights are stored, such as `Q4_K_M`.
+    pub quantisation: Option<String>,
+    /// Numbers in all tensors of this file; `None` when it was not read that far.
+    pub parameters: Option<u64>,
+    /// Positions the model was made for.
+    pub context: Option<u64>,
+    /// Tensors that the file announces; a file with none is a vocabulary only.
+    pub tensors: usize,
+    /// This part, counted from one, and the number of parts of a split model.
+    pub split: Option<(u64, u64)>,
+    /// Whether the model can be opened, as far as the header tells; the tokenizer is checked by its names only.
+    pub supported: Result<(), ModelError>,
+}
+
+impl Header {
+    /// Read the header of `path`.
+    ///
+    /// # Errors
+    /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Malformed`. What else is wrong is in [`Header::supported`].
+    pub fn read(path: &Path) -> Result<Header, ModelError> {
+        let unreadable = |error: std::io::Error| ModelError::Unreadable {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        // Asked before opening: opening a named pipe waits for a writer.
+        let about = std::fs::metadata(path).map_err(unreadable)?;
+        if !about.is_file() {
+            let kind = std::io::ErrorKind::InvalidInput;
+            return Err(unreadable(std::io::Error::new(
+                kind,
+                "it is not a regular file",
+            )));
+        }
+        let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
+        let mut file = File::open(path).map_err(unreadable)?;
+        let mut bytes = Vec::new();
+        let mut header = None;
+        for most in READS {
+            let more = (most.min(length)).saturating_sub(bytes.len());
+            let mut next = file.by_ref().take(more as u64);
+            next.read_to_end(&mut bytes).map_err(unreadable)?;
+            let (beginning, tensors) = reader::read_beginning(&bytes)?;
+            let beginning = gguf(&bytes, beginning).map_err(unreadable)?;
+            if let Err(error @ ModelError::UnsupportedArchitecture { .. }) =
+                Config::read(&beginning)
+            {
+                return Ok(describe(&beginning, tensors, Err(error)));
+            }
+            let whole = match reader::read_header(&bytes, length) {
+                Ok(parts) => gguf(&bytes, parts).map_err(unreadable)?,
+                Err(error @ ModelError::Truncated { needs, .. }) => {
+                    header = Some(describe(&beginning, tensors, Err(error)));
+                    match needs <= length as u64 && bytes.len() < length {
+                        true => continue,
+                        false => break,
+                    }
+                }
+                Err(error) => return Ok(describe(&beginning, tensors, Err(error))),
+            };
+            let mut header = describe(&whole, tensors, supported(&whole));
+            let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+            header.parameters = Some(whole.tensors().map(|t| numbers(&t.shape)).sum());
+            return Ok(header);
+        }
+        header.ok_or(ModelError::NotGguf {
+            start: String::new(),
+        })
+    }
+}
+
+/// A container over the first bytes of a file; the data of its tensors is not there.
+fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
+    Ok(Gguf {
+        file: MappedFile::from_bytes(bytes)?,
+        version: parts.version,
+        metadata: parts.metadata,
+        tensors: parts.tensors,
+    })
+}
+
+fn supported(gguf: &Gguf) -> Result<(), ModelError> {
+    reader::refuse_split(&gguf.metadata)?;
+    match Config::read(gguf) {
+        // A tensor that the shape depends on lies behind what was read.
+        Ok(_) | Err(ModelError::Unusable { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut tensors: Vec<_> = gguf.tensors().collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(tensor) = tensors.iter().find(|t| !t.kind.is_supported()) {
+        return Err(ModelError::UnsupportedType {
+            tensor: tensor.name.clone(),
+            name: tensor.kind.name(),
+        });
+    }
+    tokenizer::check_kind(gguf).map(drop)
+}
+
+fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> Header {
+    let text = |key: &str| -> Option<String> {
+        let text = gguf.text(key).ok().flatten()?.trim();
+        (!text.is_empty()).then(|| text.chars().take(200).collect())
+    };
+    let whole = |key: &str| gguf.whole(key).ok().flatten();
+    let architecture = text("general.architecture");
+    let split = whole("split.count").filter(|parts| *parts > 1);
+    Header {
+        name: text("general.name"),
+        kind: text("general.type"),
+        quantisation: whole("general.file_type")
+            .and_then(file_type)
+            .or_else(|| most_common_type(gguf)),
+        parameters: None,
+        context: architecture
+            .as_deref()
+            .and_then(|name| whole(&format!("{name}.context_length"))),
+        architecture,
+        tensors,
+        split: split.map(|parts| (whole("split.no").unwrap_or(0).saturating_add(1), parts)),
+        supported,
+    }
+}
+
+/// The type that most bytes of the weights have.
+fn most_common_type(gguf: &Gguf) -> Option<String> {
+    let mut bytes: HashMap<String, usize> = HashMap::new();
+    for tensor in gguf.tensors() {
+        *bytes.entry(tensor.kind.name()).or_default() += tensor.bytes;
+    }
+    let most = bytes
+        .into_iter()
+        .max_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+    most.map(|(name, _)| name)
+}
+
+/// `general.file_type`, llama.cpp's `enum llama_ftype`.
+fn file_type(number: u64) -> Option<String> {
+    const NAMES: &[(u64, &str)] = &[
+        (0, "F32"),
+        (1, "F16"),
+        (2, "Q4_0"),
+        (3, "Q4_1"),
+        (7, "Q8_0"),
+        (8, "Q5_0"),
+        (9, "Q5_1"),
+        (10, "Q2_K"),
+        (11, "Q3_K_S"),
+        (12, "Q3_K_M"),
+        (13, "Q3_K_L"),
+        (14, "Q4_K_S"),
+        (15, "Q4_K_M"),
+        (16, "Q5_K_S"),
+        (17, "Q5_K_M"),
+        (18, "Q6_K"),
+        (19, "IQ2_XXS"),
+        (20, "IQ2_XS"),
+        (21, "Q2_K_S"),
+        (22, "IQ3_XS"),
+        (23, "IQ3_XXS"),
+        (24, "IQ1_S"),
+        (25, "IQ4_NL"),
+        (26, "IQ3_S"),
+        (27, "IQ3_M"),
+        (28, "IQ2_S"),
+        (29, "IQ2_M"),
+        (30, "IQ4_XS"),
+        (31, "IQ1_M"),
+        (32, "BF16"),
+        (36, "TQ1_0"),
+        (37, "TQ2_0"),
+        (38, "MXFP4_MOE"),
+        (39, "NVFP4"),
+    ];
+    let named = NAMES.iter().find(|(known, _)| *known == number);
+    named.map(|(_, name)| (*name).to_owned())
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::Model;
+    use crate::testing::{GgufWriter, MetaValue, TinyLlama};
+
+    fn header(writer: &GgufWriter) -> Header {
+        header_of(&writer.bytes())
+    }
+
+    fn header_of(bytes: &[u8]) -> Header {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        Header::read(&path).unwrap()
+    }
+
+    #[test]
+    fn it_says_what_the_opened_model_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, TinyLlama::default().writer().bytes()).unwrap();
+        let (header, model) = (Header::read(&path).unwrap(), Model::open(&path).unwrap());
+        assert_eq!(header.supported, Ok(()));
+        assert_eq!(header.architecture.as_deref(), Some("llama"));
+        assert_eq!(header.context, Some(model.config().context as u64));
+        let numbers = model
+            .gguf()
+            .tensors()
+            .map(|t| t.shape.iter().product::<usize>() as u64);
+        assert_eq!(header.parameters, Some(numbers.sum()));
+        assert_eq!(header.tensors, model.gguf().tensors().count());
+        assert_eq!(header.split, None);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        let mut writer = TinyLlama::default().writer();
+        writer.set("general.architecture", MetaValue::Text("mamba9".into()));
+        writer.set("mamba9.context_length", MetaValue::Whole(4096));
+        writer.set("general.file_type", MetaValue::Whole(15));
+        let found = header(&writer);
+        let name = "mamba9".to_owned();
+        assert_eq!(
+            found.supported,
+            Err(ModelError::UnsupportedArchitecture { name })
+        );
+        assert_eq!(found.context, Some(4096));
+        assert_eq!(found.quantisation.as_deref(), Some("Q4_K_M"));
+
+        let mut writer = TinyLlama::default().writer();
+        writer.set("tokenizer.ggml.model", MetaValue::Text("odd".into()));
+        let name = "odd".to_owned();
+        let refused = Err(ModelError::UnsupportedTokenizer { name });
+        assert_eq!(header(&writer).supported, refused);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_is_described_as_far_as_it_goes() {
+        let bytes = TinyLlama::default().writer().bytes();
+        let found = header_of(&bytes[..bytes.len() - 100]);
+        assert!(matches!(found.supported, Err(ModelError::Truncated { .. })));
+        assert_eq!(found.architecture.as_deref(), Some("llama"));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        for length in (0..bytes.len().min(3000)).step_by(13) {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            if let Ok(header) = Header::read(&path) {
+                assert!(header.supported.is_err(), "cut at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_larger_than_the_first_read_is_read_through() {
+        let mut writer = TinyLlama::default().writer();
+        let words = (0..200_000).map(|n| format!("word {n}")).collect();
+        writer.set("tokenizer.ggml.added", MetaValue::Texts(words));
+        let found = header(&writer);
+        assert_eq!(found.supported, Ok(()));
+        assert!(found.parameters.is_some());
+    }
+
+    #[test]
+    fn a_part_of_a_split_model_says_so() {
+        let mut writer = TinyLlama::default().writer();
+        writer.set("split.count", MetaValue::Whole(3));
+        writer.set("split.no", MetaValue::Whole(0));
+        let found = header(&writer);
+        assert_eq!(found.split, Some((1, 3)));
+        assert_eq!(found.architecture.as_deref(), Some("llama"));
+    }
+}
