@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{Engine, Method, Sampling, model_path};
+use kept_engine::{Engine, Method, Sampling};
+
+use crate::model::model_path;
 
 /// Ask long documents on your own computer, and see which tokens the model kept.
 #[derive(Debug, Parser)]
@@ -45,8 +47,70 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
+    /// List the models on this computer, or those worth downloading.
+    List(ListArguments),
+    /// Download a model from the hub, or go on with a download.
+    Pull(PullArguments),
+    /// Look for models in another folder too, from now on.
+    Add(FolderArguments),
+    /// No longer look for models in a folder that was added.
+    Forget(FolderArguments),
     /// Print what is in a GGUF file.
     Inspect(InspectArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Show models that are worth downloading, what suits this computer's free memory first; nothing is fetched.
+    #[arg(long, conflicts_with = "folder")]
+    pub catalogue: bool,
+    /// Look in this folder too, this time.
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: Vec<PathBuf>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a model is downloaded.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kept models pull HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M
+  kept models pull bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q8_0.gguf
+  kept models pull Qwen/Qwen3-8B-GGUF      says which files there are
+
+Ctrl-C pauses: what has arrived is kept, and the same command goes on from there, also after a crash or a power cut. A file gets
+its name only when its SHA-256 is the one that the hub names. Models made of several files are downloaded whole.
+
+Files lie in the cache folder that all tools of the hub share (~/.cache/huggingface/hub): what they downloaded is found here, and
+the other way round.
+
+Environment:
+  HF_TOKEN            a token, for private and gated repositories; also read from HF_TOKEN_PATH and $HF_HOME/token
+  HF_HUB_CACHE        another cache folder; HF_HOME its parent
+  HF_ENDPOINT         another hub
+  HF_HUB_OFFLINE=1    fetch nothing")]
+pub struct PullArguments {
+    /// The repository, and which of its models: a file or a quantisation.
+    #[arg(value_name = "OWNER/NAME[:FILE|QUANTISATION]")]
+    pub reference: String,
+    /// How often to try again without a byte of progress in between.
+    #[arg(long, default_value_t = kept_hub::Settings::RETRIES, value_name = "N")]
+    pub retries: u32,
+    /// The longest silence of the server to wait for.
+    #[arg(long, default_value_t = kept_hub::Settings::PATIENCE.as_secs(), value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Print one JSON object instead of the path.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FolderArguments {
+    /// The folder.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
 }
 
 /// More threads than any computer this runs on has cores.
@@ -55,8 +119,8 @@ const MOST_THREADS: usize = 1024;
 /// Which model, and how its cache is compressed.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
-    /// A GGUF file, or `mini` for the model in the box.
-    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
     /// How the cache is compressed; `kept methods` lists them.
     #[arg(long, default_value = "snapkv")]
@@ -200,8 +264,8 @@ pub struct MapArguments {
 pub struct CompareArguments {
     #[command(flatten)]
     pub question: QuestionArguments,
-    /// A GGUF file, or `mini` for the model in the box.
-    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
     /// Methods, comma separated [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B,C")]
@@ -247,8 +311,8 @@ pub struct NeedleArguments {
     /// Text to hide the fact in: a file, or a folder of .txt files.
     #[arg(long, value_name = "FILE|FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, or `mini` for the model in the box.
-    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
     /// Methods, comma separated [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B,C")]
@@ -336,8 +400,8 @@ pub struct SelectArguments {
 
 #[derive(Debug, Args)]
 pub struct TokenizeArguments {
-    /// A GGUF file, or `mini`.
-    #[arg(long, default_value = "mini", value_name = "FILE|mini")]
+    /// A GGUF file, `mini`, or the name of a model on this computer.
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
     /// The text file; its bytes are read as UTF-8.
     #[arg(long, value_name = "FILE")]
@@ -383,8 +447,8 @@ pub struct BenchArguments {
 
 #[derive(Debug, Args)]
 pub struct InspectArguments {
-    /// A GGUF file, or `mini`.
-    #[arg(value_name = "FILE|mini", default_value = "mini")]
+    /// A GGUF file, `mini`, or the name of a model on this computer.
+    #[arg(value_name = "FILE|NAME|mini", default_value = "mini")]
     pub model: String,
     /// Memory to say what can be read with, such as 8GiB [default: what is free now].
     #[arg(long, value_name = "SIZE")]

@@ -3,10 +3,11 @@
 use std::io::IsTerminal;
 
 use kept_engine::documents::Document;
-use kept_engine::{Answer, Ask, Event, Finish, Source, model_path, resident_bytes};
+use kept_engine::{Answer, Ask, Event, Finish, Source, resident_bytes};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
+use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
 use crate::{map, paint};

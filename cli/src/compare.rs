@@ -9,10 +9,11 @@ use kept_engine::documents::Document;
 use kept_engine::fidelity::{Drawn, HeadFigures, MethodRun, Reference, WaveletFigures, pictures};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
-use kept_engine::{Engine, EngineError, Event, Finish, Method, model_path};
+use kept_engine::{Engine, EngineError, Event, Finish, Method};
 use serde::Serialize;
 
 use crate::arguments::{CompareArguments, open};
+use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 

@@ -8,11 +8,12 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::needle::{Haystack, Needle, NeedleGrid, needle_picture};
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, EngineError, Method, Sampling, model_path};
+use kept_engine::{Ask, Engine, EngineError, Method, Sampling};
 use serde::Serialize;
 
 use crate::arguments::{NeedleArguments, open};
 use crate::compare::{chosen_budgets, parts, plain_methods};
+use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
 

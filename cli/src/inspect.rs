@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use kept_engine::models::{RopeConfig, RopeScaling};
-use kept_engine::{Engine, Fit, Method, model_path};
+use kept_engine::{Engine, Fit, Method};
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
 use crate::fit;
+use crate::model::model_path;
 use crate::output::{self, bytes, count};
 
 #[derive(Serialize)]

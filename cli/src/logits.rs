@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, ensure};
-use kept_engine::{Event, model_path};
+use kept_engine::Event;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
 
 use crate::arguments::LogitsArguments;
+use crate::model::model_path;
 use crate::output;
 use crate::progress::stop_on_ctrl_c;
 

@@ -10,13 +10,16 @@ mod doctor;
 mod eval;
 mod fit;
 mod inspect;
+mod list;
 mod logits;
 mod map;
 mod map_page;
 mod methods;
+mod model;
 mod output;
 mod paint;
 mod progress;
+mod pull;
 mod select;
 mod tokenize;
 
@@ -46,6 +49,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_stopped(&error) => {
             output::say("error: stopped\n");
+            ExitCode::from(STOPPED)
+        }
+        Err(error) if error.is::<pull::Paused>() => {
+            output::say(&format!("{}\n", one_line(&error.to_string())));
             ExitCode::from(STOPPED)
         }
         // Whoever read our output has seen enough (`kept map | head`).
@@ -91,6 +98,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Models(ModelsCommand::List(arguments)) => list::run(&arguments),
+        Command::Models(ModelsCommand::Pull(arguments)) => pull::run(&arguments),
+        Command::Models(ModelsCommand::Add(arguments)) => list::add(&arguments),
+        Command::Models(ModelsCommand::Forget(arguments)) => list::forget(&arguments),
         Command::Models(ModelsCommand::Inspect(arguments)) => inspect::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     }

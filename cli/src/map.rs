@@ -5,12 +5,13 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::{
-    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, model_path, runs,
+    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
 };
 use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
+use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, paint};

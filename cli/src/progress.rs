@@ -5,6 +5,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kept_engine::Progress;
 use kept_engine::kernels::Stop;
+use kept_hub::{Phase, Status};
+
+use crate::output::bytes;
 
 /// A bar for reading.
 pub struct ReadingBar(ProgressBar);
@@ -64,6 +67,57 @@ impl CountBar {
     pub fn next(&self, label: &str) {
         self.0.set_message(label.trim().to_owned());
         self.0.inc(1);
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A bar for a download.
+pub struct TransferBar(ProgressBar);
+
+impl TransferBar {
+    /// A bar that is drawn if stderr is a terminal.
+    pub fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {percent:>3} %  {msg}") {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Self(bar)
+    }
+
+    /// Shows how far the download has come.
+    pub fn show(&self, status: &Status) {
+        let doing = match status.phase {
+            Phase::Checking => "checking what is here",
+            Phase::Downloading => "downloading",
+            Phase::Waiting => "waiting",
+            _ => "asking the hub",
+        };
+        let part = match status.parts {
+            2.. => format!(" part {} of {}", status.part, status.parts),
+            _ => String::new(),
+        };
+        self.0.set_prefix(format!("{doing}{part}"));
+        self.0.set_length(status.bytes_total.max(1));
+        self.0.set_position(status.bytes_done);
+        self.0
+            .set_message(match (&status.message, status.bytes_total) {
+                (Some(message), _) => message.clone(),
+                (None, 0) => String::new(),
+                (None, total) => {
+                    let (done, total) = (bytes(status.bytes_done), bytes(total));
+                    let speed = status
+                        .bytes_per_second
+                        .map_or_else(String::new, |speed| format!(", {}/s", bytes(speed as u64)));
+                    let left = status.seconds_left.map_or_else(String::new, |seconds| {
+                        format!(", {} left", duration(seconds))
+                    });
+                    format!("{done} of {total}{speed}{left}")
+                }
+            });
     }
 
     /// Takes the bar away.

@@ -1,10 +1,11 @@
 //! `kept tokenize`: the token ids of a text, as the document of a question would be encoded.
 
 use anyhow::Context;
-use kept_engine::{Engine, model_path};
+use kept_engine::Engine;
 use serde::Serialize;
 
 use crate::arguments::TokenizeArguments;
+use crate::model::model_path;
 use crate::output;
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod engine;
 pub mod gguf_edit;
 pub mod golden;
+pub mod hub;
 pub mod selecting;
 pub mod slow;
 pub mod terminal;

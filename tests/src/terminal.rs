@@ -75,7 +75,13 @@ where
     command
         .args(arguments)
         .env_remove("KEPT_LOG")
-        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_BACKTRACE");
+    run(command)
+}
+
+/// Runs a command to its end, away from any terminal.
+pub fn run(mut command: Command) -> Run {
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -337,7 +337,7 @@ mod tests {
             let to = fs::read_link(&pointer).unwrap();
             assert_eq!(to, Path::new("../../../blobs").join(&file.sha256));
         }
-        assert_eq!(cache.commits(&file.repo), [file.commit.clone()]);
+        assert_eq!(cache.commits(&file.repo), vec![file.commit.clone()]);
         // A name that leads elsewhere is led here.
         let pointer = cache.pointer(&file.repo, &file.commit, &file.path);
         fs::remove_file(&pointer).unwrap();

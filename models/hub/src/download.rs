@@ -115,6 +115,11 @@ impl Download {
         }
     }
 
+    /// Whether it has been asked to stop and has not been started again.
+    pub fn is_stopping(&self) -> bool {
+        *self.shared.wish.borrow() != Wish::Run
+    }
+
     /// The status now.
     pub fn status(&self) -> Status {
         self.shared.status.borrow().clone()
