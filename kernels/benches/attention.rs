@@ -63,7 +63,8 @@ fn prefill(shape: HeadShape, tokens: usize) {
     let seconds = median(|| {
         let task = PrefillAttention {
             shape,
-            scale: 0.1,
+            scale: 0.1.into(),
+            window: None,
             queries: &queries,
             first,
             keys: &keys,
@@ -97,7 +98,7 @@ fn decode(shape: HeadShape, rows: usize) {
     let seconds = median(|| {
         let task = DecodeAttention {
             shape,
-            scale: 0.1,
+            scale: 0.1.into(),
             query: &query,
             keys: &keys,
             values: &values,

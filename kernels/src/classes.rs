@@ -12,11 +12,11 @@
 //! row of values per class. A row that no entry reads has no mass: it takes no part.
 
 use crate::decode::ROWS;
-use crate::elementwise::rotate_row;
+use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::span::{Logits, add_heads, dot_heads, softmax_row};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{HeadShape, Pairing, RowStore};
+use crate::{HeadShape, Pairing, RowStore, Scale};
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -39,8 +39,8 @@ pub struct RankRotation<'a> {
 pub struct ClassAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
+    /// From dot products to logits.
+    pub scale: Scale,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
     /// Directions of the classes' keys, at any length that `lengths` makes up for.
@@ -220,7 +220,7 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
     let (keys, values) = (task.keys.head(h), task.values.head(h));
     let entry_stride = part.probabilities.len() / group;
     let class_stride = part.classes.len() / group;
-    let shape = (group, dim, task.scale);
+    let shape = (group, dim, task.scale.factor);
     // SAFETY: four key pointers within the head's rows, as many results as are written; lengths were checked.
     unsafe {
         match &task.rotation {
@@ -268,6 +268,9 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
         }
         for g in 0..group {
             let row = &mut part.probabilities[g * entry_stride..][..table.len()];
+            if let Some(cap) = task.scale.cap {
+                soft_cap_lanes::<V>(row, cap);
+            }
             let (_, sum) = softmax_row::<V>(row);
             let mass = &mut part.classes[g * class_stride..][..rows];
             mass.fill(0.0);

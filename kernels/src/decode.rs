@@ -6,7 +6,7 @@
 use crate::simd::simd_level;
 use crate::span::{Logits, attend};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{HeadShape, Pairing, RowStore};
+use crate::{HeadShape, Pairing, RowStore, Scale};
 
 /// Rows of the shortest span, the unit that one thread takes: long enough to hide what handing it over costs.
 const SPAN: usize = 128;
@@ -73,8 +73,8 @@ impl Rotation<'_> {
 pub struct DecodeAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
+    /// From dot products to logits.
+    pub scale: Scale,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
     /// Keys: rotated, or raw when `rotation` is given.

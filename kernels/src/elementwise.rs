@@ -43,25 +43,68 @@ by_level! {
 unsafe fn norm_rows_lanes<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        // Four chains: one sum waits for the one before it.
-        let (blocks, rest) = x.split_at(width - width % (4 * V::N));
-        // SAFETY: blocks are whole groups of four vectors.
-        let squares = unsafe {
-            let mut sums = [V::splat(0.0); 4];
-            for block in blocks.chunks_exact(4 * V::N) {
-                for (v, sum) in sums.iter_mut().enumerate() {
-                    let x = V::load(block.as_ptr().add(v * V::N));
-                    *sum = x.mul_add(x, *sum);
-                }
-            }
-            V::sum4(sums)
-        };
-        let sum: f32 = squares.iter().sum::<f32>() + rest.iter().map(|x| x * x).sum::<f32>();
-        let factor = 1.0 / (sum / width as f32 + eps).sqrt();
+        // SAFETY: the caller's promise.
+        let factor = unsafe { norm_factor::<V>(x, eps) };
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
             *out = x * factor * weight;
         }
     }
+}
+
+/// [`rms_norm`] of each row of `x [rows, weight.len()]`, in place.
+pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    assert_eq!(
+        x.len() % weight.len(),
+        0,
+        "x is not whole rows of {}",
+        weight.len()
+    );
+    let level = simd_level();
+    for_each_part(x, weight.len(), |_, x| {
+        // SAFETY: the level was detected.
+        unsafe { norm_in_place(level, x, weight, eps) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = norm_in_place_lanes;
+}
+
+#[inline(always)]
+unsafe fn norm_in_place_lanes<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
+    for x in x.chunks_exact_mut(weight.len()) {
+        // SAFETY: the caller's promise.
+        let factor = unsafe { norm_factor::<V>(x, eps) };
+        for (x, weight) in x.iter_mut().zip(weight) {
+            *x = *x * factor * weight;
+        }
+    }
+}
+
+/// `1 / sqrt(mean(x^2) + eps)`.
+///
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn norm_factor<V: Lanes>(x: &[f32], eps: f32) -> f32 {
+    let width = x.len();
+    // Four chains: one sum waits for the one before it.
+    let (blocks, rest) = x.split_at(width - width % (4 * V::N));
+    // SAFETY: blocks are whole groups of four vectors.
+    let squares = unsafe {
+        let mut sums = [V::splat(0.0); 4];
+        for block in blocks.chunks_exact(4 * V::N) {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                let x = V::load(block.as_ptr().add(v * V::N));
+                *sum = x.mul_add(x, *sum);
+            }
+        }
+        V::sum4(sums)
+    };
+    let sum: f32 = squares.iter().sum::<f32>() + rest.iter().map(|x| x * x).sum::<f32>();
+    1.0 / (sum / width as f32 + eps).sqrt()
 }
 
 /// Runs `work(first element, part)` over parts of `x` that are whole rows of `width`, on all threads if that pays.
@@ -201,18 +244,89 @@ unsafe fn silu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
     let whole = gate.len() - gate.len() % V::N;
     // SAFETY: whole vectors of both slices.
     unsafe {
-        let (zero, one, most) = (V::splat(0.0), V::splat(1.0), V::splat(88.0));
         for i in (0..whole).step_by(V::N) {
             let x = V::load(gate.as_ptr().add(i));
-            let opposite = zero.sub(x);
-            // exp is good up to 88, where silu is already below 1e-36; NaN passes through.
-            let e = V::select_less(most, opposite, most, opposite).exp();
-            let y = x.div(one.add(e)).mul(V::load(up.as_ptr().add(i)));
+            let y = x.times_sigmoid(x).mul(V::load(up.as_ptr().add(i)));
             y.store(gate.as_mut_ptr().add(i));
         }
     }
     for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
         *x = *x / (1.0 + (-*x).exp()) * up;
+    }
+}
+
+/// `2 sqrt(2 / pi)`: twice the argument of GELU's tanh is this times `x + GELU_CUBE x^3`.
+const GELU_SLOPE: f32 = 1.595_769;
+const GELU_CUBE: f32 = 0.044_715;
+
+/// `gate = gelu(gate) * up`, in place, with GELU's tanh approximation:
+/// `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, which is `x * sigmoid` of twice the argument.
+pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gate and up differ in length");
+    let level = simd_level();
+    for_each_part(gate, 1, |first, gate| {
+        // SAFETY: the level was detected.
+        unsafe { gelu_mul_part(level, gate, &up[first..first + gate.len()]) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn gelu_mul_part(gate: &mut [f32], up: &[f32]) = gelu_mul_lanes;
+}
+
+#[inline(always)]
+unsafe fn gelu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
+    let whole = gate.len() - gate.len() % V::N;
+    // SAFETY: whole vectors of both slices.
+    unsafe {
+        let (slope, cube, one) = (V::splat(GELU_SLOPE), V::splat(GELU_CUBE), V::splat(1.0));
+        for i in (0..whole).step_by(V::N) {
+            let x = V::load(gate.as_ptr().add(i));
+            let inner = x.mul(cube).mul_add(x, one).mul(x).mul(slope);
+            let y = x.times_sigmoid(inner).mul(V::load(up.as_ptr().add(i)));
+            y.store(gate.as_mut_ptr().add(i));
+        }
+    }
+    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
+        let inner = GELU_SLOPE * *x * (1.0 + GELU_CUBE * *x * *x);
+        *x = *x / (1.0 + (-inner).exp()) * up;
+    }
+}
+
+/// `x = cap * tanh(x / cap)`, in place.
+pub fn soft_cap(x: &mut [f32], cap: f32) {
+    let level = simd_level();
+    for_each_part(x, 1, |_, x| {
+        // SAFETY: the level was detected.
+        unsafe { soft_cap_part(level, x, cap) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn soft_cap_part(x: &mut [f32], cap: f32) = soft_cap_lanes;
+}
+
+/// [`soft_cap`] on this thread.
+///
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn soft_cap_lanes<V: Lanes>(x: &mut [f32], cap: f32) {
+    let whole = x.len() - x.len() % V::N;
+    // SAFETY: whole vectors of the slice.
+    unsafe {
+        let (high, low) = (V::splat(cap), V::splat(1.0 / cap));
+        for i in (0..whole).step_by(V::N) {
+            let at = x.as_mut_ptr().add(i);
+            V::load(at).mul(low).tanh().mul(high).store(at);
+        }
+    }
+    for x in &mut x[whole..] {
+        *x = cap * (*x / cap).tanh();
     }
 }
 

@@ -40,7 +40,10 @@ pub use classes::{
 };
 pub use counting::{CountingAllocator, allocations};
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
-pub use elementwise::{Pairing, add_assign, argmax, rms_norm, rotate, silu_mul, unrotate};
+pub use elementwise::{
+    Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
+    unrotate,
+};
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
@@ -61,6 +64,22 @@ pub struct HeadShape {
     pub kv_heads: usize,
     /// Elements of a query, key or value of one head.
     pub head_dim: usize,
+}
+
+/// From the dot product of a query and a key to the logit that softmax sees: `factor * dot`, then, where there is a cap,
+/// `cap * tanh(logit / cap)` (Gemma 2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Usually `1 / sqrt(head_dim)`.
+    pub factor: f32,
+    /// Above 0; `None` leaves logits as they are.
+    pub cap: Option<f32>,
+}
+
+impl From<f32> for Scale {
+    fn from(factor: f32) -> Self {
+        Self { factor, cap: None }
+    }
 }
 
 impl HeadShape {

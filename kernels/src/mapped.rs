@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use candle_core::CpuStorage;
 use candle_core::quantized::k_quants::{
-    self, BlockQ4_0, BlockQ4K, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType,
+    self, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
+    BlockQ6K, BlockQ8_0, GgmlType,
 };
 use candle_core::quantized::{GgmlDType, QStorage, QTensor, QuantizedType};
 use half::{bf16, f16};
@@ -129,7 +130,7 @@ pub enum MappedError {
     },
     /// No matrix multiplication for this type.
     #[error(
-        "matrices of type {dtype} cannot be multiplied; supported: F32 F16 BF16 Q4_0 Q4_K Q5_K Q6_K Q8_0"
+        "matrices of type {dtype} cannot be multiplied; supported: F32 F16 BF16 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0"
     )]
     UnsupportedType {
         /// Name of the block type.
@@ -159,7 +160,12 @@ plain_blocks! {
     f16 => "F16", 2;
     bf16 => "BF16", 2;
     BlockQ4_0 => "Q4_0", 18;
+    BlockQ4_1 => "Q4_1", 20;
+    BlockQ5_0 => "Q5_0", 22;
+    BlockQ5_1 => "Q5_1", 24;
     BlockQ8_0 => "Q8_0", 34;
+    BlockQ2K => "Q2_K", 84;
+    BlockQ3K => "Q3_K", 110;
     BlockQ4K => "Q4_K", 144;
     BlockQ5K => "Q5_K", 176;
     BlockQ6K => "Q6_K", 210;
@@ -389,7 +395,12 @@ impl MappedMatrix {
             GgmlDType::F16 => boxed::<f16>(file, start, shape)?,
             GgmlDType::BF16 => boxed::<bf16>(file, start, shape)?,
             GgmlDType::Q4_0 => boxed::<BlockQ4_0>(file, start, shape)?,
+            GgmlDType::Q4_1 => boxed::<BlockQ4_1>(file, start, shape)?,
+            GgmlDType::Q5_0 => boxed::<BlockQ5_0>(file, start, shape)?,
+            GgmlDType::Q5_1 => boxed::<BlockQ5_1>(file, start, shape)?,
             GgmlDType::Q8_0 => boxed::<BlockQ8_0>(file, start, shape)?,
+            GgmlDType::Q2K => boxed::<BlockQ2K>(file, start, shape)?,
+            GgmlDType::Q3K => boxed::<BlockQ3K>(file, start, shape)?,
             GgmlDType::Q4K => boxed::<BlockQ4K>(file, start, shape)?,
             GgmlDType::Q5K => boxed::<BlockQ5K>(file, start, shape)?,
             GgmlDType::Q6K => boxed::<BlockQ6K>(file, start, shape)?,
@@ -454,6 +465,8 @@ impl MappedMatrix {
         let row_bytes = self.size_in_bytes() / self.rows;
         let bytes = || &self.blocks.bytes()[row * row_bytes..][..row_bytes];
         match self.dtype {
+            GgmlDType::Q2K => dequantise::row(bytes(), out, dequantise::q2_k),
+            GgmlDType::Q3K => dequantise::row(bytes(), out, dequantise::q3_k),
             GgmlDType::Q4K => dequantise::row(bytes(), out, dequantise::q4_k),
             GgmlDType::Q5K => dequantise::row(bytes(), out, dequantise::q5_k),
             GgmlDType::Q6K => dequantise::row(bytes(), out, dequantise::q6_k),

@@ -26,6 +26,9 @@ pub(crate) const PANEL: usize = 64;
 /// Rows of accumulators in the register tile: 6 x 4 vectors of 32 registers (AVX-512), 6 x 2 of 16 (AVX2, SSE).
 const DOWN: usize = 6;
 
+/// Below every real logit, yet finite: keys that a row cannot see at all must not give infinity minus infinity.
+pub(crate) const UNSEEN: f32 = -1e30;
+
 /// A matrix whose element `(row, step)` is `start[row * row_stride + step * step_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Strided {
@@ -146,7 +149,7 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
 /// Running softmax of one panel, `[across * N]` each.
 #[derive(Clone, Copy)]
 pub(crate) struct Running {
-    /// Largest logit so far; start with -infinity.
+    /// Largest logit so far; start with [`UNSEEN`].
     pub max: *mut f32,
     /// Sum of `exp(logit - max)` so far; start with 0.
     pub sum: *mut f32,
@@ -204,6 +207,17 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
                 sum = sum.add(weight);
             }
             sum.store(running.sum.add(column));
+        }
+    }
+}
+
+/// Hides from each lane of `logits [keys][width]` the keys before `first_seen(lane)`.
+#[inline(always)]
+pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(usize) -> usize) {
+    let keys = logits.len() / width;
+    for lane in 0..width {
+        for key in 0..first_seen(lane).min(keys) {
+            logits[key * width + lane] = f32::NEG_INFINITY;
         }
     }
 }

@@ -3,32 +3,36 @@
 //! Not for answering token by token (see `decode.rs`), and it knows nothing of compression: the rows of the stores are
 //! the positions of the text.
 
+use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    PANEL, Running, Strided, TILE, WIDEST, pack_lane, product, softmax_tile, split, with_scratch,
+    PANEL, Running, Strided, TILE, UNSEEN, WIDEST, hide_before, pack_lane, product, softmax_tile,
+    split, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{HeadShape, RowStore, Stop, Stopped};
+use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
 /// Lanes (query rows x heads of the group) that one work item holds: each tile of keys and values comes from memory
 /// once for all of them, and queries, outputs and one tile fit a second-level cache of 512 KiB at head_dim 128.
 const LANES: usize = 128;
 
-/// Attention of the prompt rows `first..first + rows` over positions `0..=` their own.
+/// Attention of the prompt rows `first..first + rows` over positions `0..=` their own, or over the last `window` of them.
 ///
 /// ```text
-/// first = 2, rows = 3        key row == position
-///            0 1 2 3 4
-/// query 2    x x x
-/// query 3    x x x x
-/// query 4    x x x x x
+/// first = 2, rows = 3        key row == position        window = 2
+///            0 1 2 3 4                                             0 1 2 3 4
+/// query 2    x x x                                      query 2      x x
+/// query 3    x x x x                                    query 3        x x
+/// query 4    x x x x x                                  query 4          x x
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
+    /// From dot products to logits.
+    pub scale: Scale,
+    /// How many positions each row sees, its own included; `None` is all. At least 1.
+    pub window: Option<usize>,
     /// `[rows, q_heads, head_dim]`, already rotated.
     pub queries: &'a [f32],
     /// Position of the first query row.
@@ -40,6 +44,12 @@ pub struct PrefillAttention<'a> {
 }
 
 impl PrefillAttention<'_> {
+    /// First position that the row at `position` sees.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window
+            .map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
     /// Number of query rows.
     pub fn rows(&self) -> usize {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
@@ -51,6 +61,7 @@ impl PrefillAttention<'_> {
         shape.check_rows("out", out, rows);
         shape.check_store("keys", self.keys, |_| self.first + rows);
         shape.check_store("values", self.values, |_| self.first + rows);
+        assert_ne!(self.window, Some(0), "a row sees itself at least");
         if let Some(log_sum_exp) = log_sum_exp {
             assert_eq!(
                 log_sum_exp.len(),
@@ -63,7 +74,7 @@ impl PrefillAttention<'_> {
 }
 
 /// Writes `out [rows, q_heads, head_dim]` and, if asked, the natural logarithm of each row's sum of
-/// `exp(scale * query . key)`: `log_sum_exp [q_heads, rows]`.
+/// `exp(logit)`: `log_sum_exp [q_heads, rows]`.
 pub fn prefill_attention(
     task: &PrefillAttention<'_>,
     out: &mut [f32],
@@ -158,7 +169,7 @@ unsafe fn attend_lanes<V: Lanes>(
     let [queries, sums, logits, max, sum, keep, visible] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond `used` stay harmless
     sums.fill(0.0);
-    max.fill(f32::NEG_INFINITY);
+    max.fill(UNSEEN);
     sum.fill(0.0);
     for lane in 0..used {
         let (row, h) = (
@@ -172,7 +183,7 @@ unsafe fn attend_lanes<V: Lanes>(
         unsafe {
             pack_lane(
                 query,
-                task.scale,
+                task.scale.factor,
                 queries[head_dim * first..].as_mut_ptr(),
                 width,
                 lane - first,
@@ -180,7 +191,8 @@ unsafe fn attend_lanes<V: Lanes>(
         }
     }
     let position = |lane: usize| task.first + item.start + lane.min(used - 1) / group;
-    for tile in (0..=position(used - 1)).step_by(TILE) {
+    let first_tile = task.first_seen(position(0)) / TILE * TILE;
+    for tile in (first_tile..=position(used - 1)).step_by(TILE) {
         if stop.is_requested() {
             return;
         }
@@ -188,6 +200,9 @@ unsafe fn attend_lanes<V: Lanes>(
             let width = panel_lanes.min(lanes - first);
             let last = position(first + width - 1);
             if tile > last {
+                continue;
+            }
+            if task.first_seen(position(first)) >= tile + TILE {
                 continue;
             }
             let (rows, across) = (TILE.min(last + 1 - tile), width / V::N);
@@ -227,6 +242,15 @@ unsafe fn attend_lanes<V: Lanes>(
                     None,
                     logits.as_mut_ptr(),
                 );
+                let tile_logits = &mut logits[..rows * width];
+                if let Some(cap) = task.scale.cap {
+                    soft_cap_lanes::<V>(tile_logits, cap);
+                }
+                if task.first_seen(last) > tile {
+                    let seen =
+                        |lane: usize| task.first_seen(position(first + lane)).saturating_sub(tile);
+                    hide_before(tile_logits, width, seen);
+                }
                 let visible = causal.then_some(visible.as_ptr());
                 softmax_tile::<V>(rows, across, logits.as_mut_ptr(), visible, running);
                 product::<V>(

@@ -4,23 +4,32 @@
 //! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
 
 use crate::{
-    ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, WindowScores,
+    ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, Scale,
+    WindowScores,
 };
 
 /// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
 fn weights<'k>(
     query: &[f32],
     visible: usize,
-    scale: f32,
+    scale: Scale,
     key: impl Fn(usize) -> std::borrow::Cow<'k, [f32]>,
 ) -> (Vec<f64>, f64, f64) {
     let mut logits: Vec<f64> = (0..visible)
-        .map(|row| dot(query, &key(row)) * f64::from(scale))
+        .map(|row| logit(dot(query, &key(row)), scale))
         .collect();
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     logits.iter_mut().for_each(|x| *x = (*x - max).exp());
     let sum = logits.iter().sum();
     (logits, sum, max)
+}
+
+fn logit(dot: f64, scale: Scale) -> f64 {
+    let logit = dot * f64::from(scale.factor);
+    match scale.cap.map(f64::from) {
+        Some(cap) => cap * (logit / cap).tanh(),
+        None => logit,
+    }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -47,8 +56,13 @@ pub fn prefill_attention(
         for h in 0..shape.q_heads {
             let kv_head = h / shape.group();
             let query = query_head(task.queries, shape, row, h);
-            let (weights, sum, max) = weights(query, task.first + row + 1, task.scale, |r| {
-                task.keys.row(kv_head, r).into()
+            let position = task.first + row;
+            let hidden = match task.window {
+                Some(window) => (position + 1).saturating_sub(window),
+                None => 0,
+            };
+            let (weights, sum, max) = weights(query, position + 1 - hidden, task.scale, |r| {
+                task.keys.row(kv_head, hidden + r).into()
             });
             if let Some(log_sum_exp) = &mut log_sum_exp {
                 log_sum_exp[h * rows + row] = (max + sum.ln()) as f32;
@@ -57,7 +71,7 @@ pub fn prefill_attention(
                 let weighted = weights
                     .iter()
                     .enumerate()
-                    .map(|(r, w)| w * f64::from(task.values.row(kv_head, r)[i]));
+                    .map(|(r, w)| w * f64::from(task.values.row(kv_head, hidden + r)[i]));
                 out[(row * shape.q_heads + h) * shape.head_dim + i] =
                     (weighted.sum::<f64>() / sum) as f32;
             }
@@ -204,5 +218,21 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
         let x = f64::from(*gate);
         *gate = (x / (1.0 + (-x).exp()) * f64::from(*up)) as f32;
+    }
+}
+
+/// Specification of [`crate::gelu_mul`].
+pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = f64::from(*gate);
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+        *gate = (x / 2.0 * (1.0 + inner.tanh()) * f64::from(*up)) as f32;
+    }
+}
+
+/// Specification of [`crate::soft_cap`].
+pub fn soft_cap(x: &mut [f32], cap: f32) {
+    for x in x {
+        *x = (f64::from(cap) * (f64::from(*x) / f64::from(cap)).tanh()) as f32;
     }
 }

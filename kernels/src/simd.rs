@@ -134,6 +134,31 @@ pub(crate) trait Lanes: Copy {
             Self::select_less(self, lowest, Self::splat(0.0), p.raise_exponent(steps))
         }
     }
+
+    /// `self / (1 + exp(-x))`.
+    #[inline(always)]
+    unsafe fn times_sigmoid(self, x: Self) -> Self {
+        // SAFETY: same level as the caller's.
+        unsafe {
+            let most = Self::splat(88.0);
+            let opposite = Self::splat(0.0).sub(x);
+            // exp is good up to 88, where a sigmoid is already below 1e-36; NaN passes through.
+            let e = Self::select_less(most, opposite, most, opposite).exp();
+            self.div(Self::splat(1.0).add(e))
+        }
+    }
+
+    /// `tanh(self)`, at most 3e-7 off: `1 - 2 / (exp(2 x) + 1)`.
+    #[inline(always)]
+    unsafe fn tanh(self) -> Self {
+        // SAFETY: same level as the caller's.
+        unsafe {
+            // From 10 on it is 1 to the last bit; NaN passes through.
+            let (most, one, two) = (Self::splat(20.0), Self::splat(1.0), Self::splat(2.0));
+            let x = Self::select_less(most, self, most, self);
+            one.sub(two.div(x.mul(two).exp().add(one)))
+        }
+    }
 }
 
 /// Four lanes in plain Rust; the compiler maps them to whatever the baseline has.

@@ -5,7 +5,7 @@
 
 use crate::HeadShape;
 use crate::decode::{BLOCK, DecodeAttention, Partial, ROWS, Span};
-use crate::elementwise::rotate_row;
+use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::panel::WIDEST;
 use crate::simd::{Lanes, by_level};
 
@@ -43,11 +43,20 @@ unsafe fn attend_lanes<V: Lanes>(
                 start: logits.start.add(first),
                 ..logits
             };
-            dot_heads::<V>((group, head_dim, task.scale), rows, keys, queries, logits);
+            dot_heads::<V>(
+                (group, head_dim, task.scale.factor),
+                rows,
+                keys,
+                queries,
+                logits,
+            );
         }
         for g in 0..group {
             let row =
                 std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), span.rows);
+            if let Some(cap) = task.scale.cap {
+                soft_cap_lanes::<V>(row, cap);
+            }
             (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
         }
         partial.out.fill(0.0);

@@ -5,13 +5,14 @@
 
 use std::ops::Range;
 
+use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    Running, Strided, TILE, WIDEST, add_probabilities, pack_lane, product, softmax_tile, split,
-    with_scratch,
+    Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, pack_lane, product, softmax_tile,
+    split, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{HeadShape, RowStore, Stop, Stopped};
+use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
 /// Window rows that pass over the keys together.
 const ROWS: usize = 64;
@@ -22,9 +23,6 @@ const SPAN: usize = 512;
 /// Work items wanted for the first pass, so that a short window over a long prompt still uses every thread. Not the
 /// number of threads: scores must not depend on it.
 const ITEMS: usize = 64;
-
-/// Below every real logit, yet finite: a span that a row cannot see at all must not give infinity minus infinity.
-const UNSEEN: f32 = -1e30;
 
 /// The keys over which the softmax of [`window_scores`] sums to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +45,8 @@ pub enum Normalise {
 pub struct WindowScores<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
+    /// From dot products to logits.
+    pub scale: Scale,
     /// `[w, q_heads, head_dim]`, rotated: the rows at positions `tokens - w..tokens`.
     pub queries: &'a [f32],
     /// Rotated keys; rows `0..tokens` of each head are valid, row == position.
@@ -271,7 +269,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         unsafe {
             pack_lane(
                 query,
-                task.scale,
+                task.scale.factor,
                 queries[head_dim * first..].as_mut_ptr(),
                 width,
                 lane - first,
@@ -318,6 +316,9 @@ unsafe fn visit_span_lanes<V: Lanes>(
                     None,
                     logits.as_mut_ptr(),
                 );
+                if let Some(cap) = task.scale.cap {
+                    soft_cap_lanes::<V>(&mut logits[..count * width], cap);
+                }
                 let visible = causal.then_some(visible[start % lanes..].as_ptr());
                 match pass {
                     Pass::Measure { .. } => {

@@ -48,7 +48,7 @@ fn decode_attention_allocates_nothing() {
     let mut run = |rotation, rows: [usize; 2]| {
         let task = DecodeAttention {
             shape,
-            scale: 0.2,
+            scale: 0.2.into(),
             query: &query,
             keys: &keys,
             values: &values,

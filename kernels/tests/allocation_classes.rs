@@ -31,7 +31,7 @@ fn attention_over_classes_allocates_nothing() {
     let mut run = |rotation| {
         let task = ClassAttention {
             shape,
-            scale: 0.2,
+            scale: 0.2.into(),
             query: &query,
             keys: &keys,
             values: &values,

@@ -4,7 +4,7 @@ mod support;
 
 use kept_kernels::{
     ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Pairing, RankRotation, RowStore,
-    SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
+    Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
 };
 use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 
@@ -57,7 +57,10 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                 for rotation in [None, Some(turned)] {
                     let task = ClassAttention {
                         shape,
-                        scale: 1.3 / (dim as f32).sqrt(),
+                        scale: Scale {
+                            factor: 1.3 / (dim as f32).sqrt(),
+                            cap: (dim % 3 == 1).then_some(1.2),
+                        },
                         query: &query,
                         keys: &keys,
                         values: &values,
@@ -85,7 +88,7 @@ fn one_class_per_entry_is_plain_attention() {
     let mut plain = vec![f32::NAN; query.len()];
     let task = DecodeAttention {
         shape,
-        scale: 0.2,
+        scale: 0.2.into(),
         query: &query,
         keys: &keys,
         values: &values,
@@ -96,7 +99,7 @@ fn one_class_per_entry_is_plain_attention() {
     let classes: Vec<u32> = (0..2).flat_map(|_| 0..90).collect();
     let task = ClassAttention {
         shape,
-        scale: 0.2,
+        scale: 0.2.into(),
         query: &query,
         keys: &keys,
         values: &values,

@@ -3,8 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, SimdLevel, decode_attention,
-    gather_rows, reference,
+    DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, Scale, SimdLevel,
+    decode_attention, gather_rows, reference,
 };
 use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 
@@ -40,16 +40,19 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                 let query = random.normal(shape.q_heads * head_dim);
                 let keys = random.store(&[rows[0] + 2, rows[1]], head_dim);
                 let values = random.store(&[rows[0], rows[1] + 1], head_dim);
-                let task = DecodeAttention {
-                    shape,
-                    scale: 1.7 / (head_dim as f32).sqrt(),
-                    query: &query,
-                    keys: &keys,
-                    values: &values,
-                    rows: &rows,
-                    rotation: None,
-                };
-                check(&task, &format!("{shape:?} rows {rows:?}"));
+                for cap in [None, Some(1.5)] {
+                    let factor = 1.7 / (head_dim as f32).sqrt();
+                    let task = DecodeAttention {
+                        shape,
+                        scale: Scale { factor, cap },
+                        query: &query,
+                        keys: &keys,
+                        values: &values,
+                        rows: &rows,
+                        rotation: None,
+                    };
+                    check(&task, &format!("{shape:?} rows {rows:?} cap {cap:?}"));
+                }
             }
         }
     }
@@ -67,7 +70,7 @@ fn equals_the_reference_when_spans_grow() {
     );
     let task = DecodeAttention {
         shape,
-        scale: 0.3,
+        scale: 0.3.into(),
         query: &query,
         keys: &keys,
         values: &values,
@@ -92,7 +95,7 @@ fn raw_keys_are_rotated_as_they_are_read() {
             let (keys, values) = (random.store(&rows, head_dim), random.store(&rows, head_dim));
             let task = DecodeAttention {
                 shape,
-                scale: 0.2,
+                scale: 0.2.into(),
                 query: &query,
                 keys: &keys,
                 values: &values,
@@ -127,7 +130,7 @@ fn storage_order_does_not_matter() {
         let mut out = vec![f32::NAN; query.len()];
         let task = DecodeAttention {
             shape,
-            scale: 0.2,
+            scale: 0.2.into(),
             query: &query,
             keys,
             values,

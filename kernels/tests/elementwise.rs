@@ -3,8 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    Pairing, RowStore, SimdLevel, add_assign, argmax, gather_rows, reference, rms_norm, rotate,
-    silu_mul, unrotate,
+    Pairing, RowStore, SimdLevel, add_assign, argmax, gather_rows, gelu_mul, reference, rms_norm,
+    rms_norm_in_place, rotate, silu_mul, soft_cap, unrotate,
 };
 use support::{Random, assert_close};
 
@@ -22,6 +22,9 @@ fn norms_and_gates_equal_the_reference() {
         reference::rms_norm(&x, &weight, 1e-5, &mut expected);
         let mut gated = wide.clone();
         reference::silu_mul(&mut gated, &up);
+        let (mut gelu, mut capped) = (wide.clone(), wide.clone());
+        reference::gelu_mul(&mut gelu, &up);
+        reference::soft_cap(&mut capped, 30.0);
         for level in SimdLevel::available() {
             level.with(|| {
                 let mut out = vec![f32::NAN; x.len()];
@@ -31,6 +34,25 @@ fn norms_and_gates_equal_the_reference() {
                     &expected,
                     2e-6,
                     &format!("{level:?} norm {rows} x {width}"),
+                );
+                let mut in_place = x.clone();
+                rms_norm_in_place(&mut in_place, &weight, 1e-5);
+                assert_eq!(in_place, out, "{level:?} norm in place");
+                let mut gate = wide.clone();
+                gelu_mul(&mut gate, &up);
+                assert_close(
+                    &gate,
+                    &gelu,
+                    2e-6,
+                    &format!("{level:?} gelu {rows} x {width}"),
+                );
+                let mut logits = wide.clone();
+                soft_cap(&mut logits, 30.0);
+                assert_close(
+                    &logits,
+                    &capped,
+                    1e-5,
+                    &format!("{level:?} cap {rows} x {width}"),
                 );
                 let mut gate = wide.clone();
                 silu_mul(&mut gate, &up);
@@ -56,6 +78,23 @@ fn silu_of_extreme_gates_is_finite_and_nan_stays() {
         );
         assert_eq!(&gate[3..7], &[0.0, 90.0, 1000.0, f32::MAX], "{level:?}");
         assert!(gate[7].is_nan(), "{level:?}");
+    }
+}
+
+#[test]
+fn gelu_and_cap_of_extreme_numbers_are_finite_and_nan_stays() {
+    let numbers = [-1e30, -1000.0, -90.0, 0.0, 90.0, 1000.0, 1e30, f32::NAN].repeat(4);
+    for level in SimdLevel::available() {
+        let (mut gate, mut logits) = (numbers.clone(), numbers.clone());
+        level.with(|| {
+            gelu_mul(&mut gate, &[1.0; 32]);
+            soft_cap(&mut logits, 30.0);
+        });
+        assert!(gate[..3].iter().all(|x| x.abs() < 1e-6), "{gate:?}");
+        assert_eq!(&gate[3..7], &[0.0, 90.0, 1000.0, 1e30], "{level:?}");
+        assert_close(&logits[..2], &[-30.0; 2], 1e-6, "low");
+        assert_close(&logits[5..7], &[30.0; 2], 1e-6, "high");
+        assert!(gate[7].is_nan() && logits[7].is_nan(), "{level:?}");
     }
 }
 

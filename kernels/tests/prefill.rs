@@ -2,7 +2,9 @@
 
 mod support;
 
-use kept_kernels::{PrefillAttention, SimdLevel, Stop, Stopped, prefill_attention, reference};
+use kept_kernels::{
+    PrefillAttention, Scale, SimdLevel, Stop, Stopped, prefill_attention, reference,
+};
 use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 
 #[test]
@@ -25,7 +27,8 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                 let values = random.store(&[first + rows + 1, first + rows], head_dim);
                 let task = PrefillAttention {
                     shape,
-                    scale: 1.7 / (head_dim as f32).sqrt(),
+                    scale: (1.7 / (head_dim as f32).sqrt()).into(),
+                    window: None,
                     queries: &queries,
                     first,
                     keys: &keys,
@@ -49,6 +52,51 @@ fn equals_the_reference_over_a_grid_of_shapes() {
     }
 }
 
+/// Gemma's two peculiarities, alone and together: windows shorter and longer than a tile, a cap that bites.
+#[test]
+fn windows_and_caps_equal_the_reference() {
+    let mut random = Random::fresh();
+    for (group, head_dim) in [(1, 64), (2, 256), (7, 80), (3, 20)] {
+        for (first, rows) in [(0, 1), (63, 70), (200, 1), (130, 90)] {
+            for window in [None, Some(1), Some(63), Some(64), Some(65), Some(1000)] {
+                for cap in [None, Some(2.0)] {
+                    let shape = shape(2, group, head_dim);
+                    let queries = random.normal(rows * shape.q_heads * head_dim);
+                    let keys = random.store(&[first + rows, first + rows + 3], head_dim);
+                    let values = random.store(&[first + rows + 1, first + rows], head_dim);
+                    let factor = 3.0 / (head_dim as f32).sqrt();
+                    let task = PrefillAttention {
+                        shape,
+                        scale: Scale { factor, cap },
+                        window,
+                        queries: &queries,
+                        first,
+                        keys: &keys,
+                        values: &values,
+                    };
+                    let mut expected = vec![f32::NAN; queries.len()];
+                    let mut expected_lse = vec![f32::NAN; shape.q_heads * rows];
+                    reference::prefill_attention(&task, &mut expected, Some(&mut expected_lse));
+                    for level in SimdLevel::available() {
+                        let what = format!(
+                            "{level:?} {shape:?} first {first} rows {rows} window {window:?} cap {cap:?}"
+                        );
+                        let mut out = vec![f32::NAN; queries.len()];
+                        let mut lse = vec![f32::NAN; expected_lse.len()];
+                        level
+                            .with(|| {
+                                prefill_attention(&task, &mut out, Some(&mut lse), &Stop::new())
+                            })
+                            .unwrap();
+                        assert_close(&out, &expected, 1e-5, &what);
+                        assert_close(&lse, &expected_lse, 1e-5, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn chunks_give_the_same_bits_as_the_whole() {
     let mut random = Random::fresh();
@@ -65,7 +113,8 @@ fn chunks_give_the_same_bits_as_the_whole() {
             let run = |first: usize, end: usize| {
                 let task = PrefillAttention {
                     shape,
-                    scale: 0.2,
+                    scale: 0.2.into(),
+                    window: None,
                     queries: &queries[first * width..end * width],
                     first,
                     keys: &keys,
@@ -92,7 +141,8 @@ fn large_logits_stay_finite() {
     let (keys, values) = (random.store(&[80], 32), random.store(&[80], 32));
     let task = PrefillAttention {
         shape,
-        scale: 1.0,
+        scale: 1.0.into(),
+        window: None,
         queries: &queries,
         first: 0,
         keys: &keys,
@@ -119,7 +169,8 @@ fn stops_before_the_first_tile() {
     let (keys, values) = (random.store(&[64], 32), random.store(&[64], 32));
     let task = PrefillAttention {
         shape,
-        scale: 1.0,
+        scale: 1.0.into(),
+        window: None,
         queries: &queries,
         first: 0,
         keys: &keys,

@@ -1,5 +1,5 @@
 //! Rows of K-quants as f32, without allocating: candle's `to_float` for them makes a list of its blocks each time, and
-//! an embedding row is read for every decoded token. Layouts: `block_q4_K`, `block_q5_K`, `block_q6_K` of ggml.
+//! an embedding row is read for every decoded token. Layouts: `block_q2_K` to `block_q6_K` of ggml.
 
 use half::f16;
 
@@ -34,6 +34,38 @@ fn scale_and_min(packed: &[u8], group: usize) -> (f32, f32) {
 
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// `16 bytes of scale and minimum (low and high nibble), 64 bytes of bit pairs, f16 d, f16 dmin`: number =
+/// d * scale * q - dmin * min, 16 numbers to a scale.
+pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32]) {
+    let (scales, pairs) = (&block[..16], &block[16..80]);
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    for (i, out) in out.iter_mut().enumerate() {
+        // Two halves of 128 numbers, each four quarters of 32 that share 32 bytes.
+        let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
+        let q = pairs[half * 32 + lane] >> (2 * quarter) & 3;
+        let packed = scales[i / 16];
+        *out = d * f32::from(packed & 15) * f32::from(q) - dmin * f32::from(packed >> 4);
+    }
+}
+
+/// `32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of six-bit scales, f16 d`: number = d * (scale - 32) *
+/// (q - 4), where q is the pair and the third bit.
+pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32]) {
+    let (third, pairs, packed) = (&block[..32], &block[32..96], &block[96..108]);
+    let d = half_at(block, 108);
+    for (i, out) in out.iter_mut().enumerate() {
+        let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
+        let pair = pairs[half * 32 + lane] >> (2 * quarter) & 3;
+        let bit = third[lane] >> (half * 4 + quarter) & 1;
+        // Scale s: low nibbles of bytes 0 to 7, then their high ones; two more bits in bytes 8 to 11.
+        let s = i / 16;
+        let low = packed[s % 8] >> (s / 8 * 4) & 15;
+        let high = packed[8 + s % 4] >> (s / 4 * 2) & 3;
+        let scale = f32::from(low | high << 4) - 32.0;
+        *out = d * scale * (f32::from(pair | bit << 2) - 4.0);
+    }
 }
 
 /// `f16 d, f16 dmin, 12 scales, 128 nibbles`: number = d * scale * q - dmin * min.
@@ -87,7 +119,9 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::quantized::k_quants::{BlockQ4K, BlockQ5K, BlockQ6K, GgmlType};
+    use candle_core::quantized::k_quants::{
+        BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, GgmlType,
+    };
 
     /// Any bytes are a block; candle's own reading of the same bytes is the witness.
     fn compare<T: GgmlType, const N: usize>(block: impl Fn(&[u8; N], &mut [f32])) {
@@ -115,6 +149,8 @@ mod tests {
 
     #[test]
     fn k_quants_are_read_as_candle_reads_them() {
+        compare::<BlockQ2K, 84>(q2_k);
+        compare::<BlockQ3K, 110>(q3_k);
         compare::<BlockQ4K, 144>(q4_k);
         compare::<BlockQ5K, 176>(q5_k);
         compare::<BlockQ6K, 210>(q6_k);
