@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use kept_kernels::mapped::MappedError;
 
 /// Block types whose matrices Kept can multiply.
-pub(crate) const SUPPORTED_TYPES: &str = "F32 F16 BF16 Q4_0 Q4_K Q5_K Q6_K Q8_0";
+pub(crate) const SUPPORTED_TYPES: &str =
+    "F32 F16 BF16 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0";
 
 /// Why a model file cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -53,23 +54,39 @@ pub enum ModelError {
         /// What is wrong, with the value.
         what: String,
     },
-    /// One part of a model that was split over several files.
+    /// One part of a split model under a name that does not tell where the others are.
     #[error(
-        "this is part {part} of a model split into {parts} files, which is not supported; merge them into one file first (llama-gguf-split --merge)"
+        "this is part {part} of a model split into {parts} files, but it is called {name:?}; give all parts the names they had, ending in {ending}"
     )]
-    Split {
+    PartName {
         /// The part, counted from one.
         part: u64,
         /// Number of parts.
         parts: u64,
+        /// The file's name.
+        name: String,
+        /// What the name would end in.
+        ending: String,
+    },
+    /// A part of a split model that is not there.
+    #[error(
+        "part {part} of {parts} of this model is missing: there is no {name:?} beside the file given; download it too"
+    )]
+    MissingPart {
+        /// The part, counted from one.
+        part: u64,
+        /// Number of parts.
+        parts: u64,
+        /// The file's name.
+        name: String,
     },
     /// An architecture that Kept does not compute.
-    #[error(
-        "the model's architecture is {name:?}, which is not supported; supported: llama (Llama, Mistral, SmolLM2 and their kin)"
-    )]
+    #[error("the model's architecture is {name:?}, which is not supported; supported: {supported}")]
     UnsupportedArchitecture {
         /// As in `general.architecture`.
         name: String,
+        /// Those that are.
+        supported: String,
     },
     /// A tensor of a type that Kept does not multiply.
     #[error(
@@ -105,7 +122,7 @@ pub enum ModelError {
     },
     /// A tensor that Kept would have to leave out of the computation.
     #[error(
-        "the model file has a tensor {name:?} that a plain llama model does not have; leaving it out would change the answers, so this model is not supported"
+        "the model file has a tensor {name:?} that models of its architecture do not have; leaving it out would change the answers, so this model is not supported"
     )]
     UnknownTensor {
         /// The tensor.
@@ -133,11 +150,21 @@ pub enum ModelError {
     },
     /// A way of stretching the context that Kept does not compute.
     #[error(
-        "the model stretches its context by {name:?} RoPE scaling, which is not supported; supported: none, linear, and the llama3 factors"
+        "the model stretches its context by {name:?} RoPE scaling, which is not supported; supported: none, linear, yarn, longrope, and the llama3 factors"
     )]
     UnsupportedRopeScaling {
         /// As in `rope.scaling.type`.
         name: String,
+    },
+    /// A stretched context that was asked for and does not go with the model's own.
+    #[error(
+        "the model stretches its context by {own} RoPE scaling already, so {choice} cannot be set; leave it out"
+    )]
+    RopeChoice {
+        /// As it was asked for.
+        choice: String,
+        /// As in [`crate::RopeScaling::name`].
+        own: String,
     },
     /// A kind of tokenizer that Kept does not have.
     #[error(

@@ -1,6 +1,7 @@
 //! Models: what is in a GGUF file, and the arithmetic of the decoder it describes.
 //!
 //! - [`gguf`]: the container: metadata and tensors over a mapped file, every length checked.
+//! - `architecture.rs`: what each supported architecture does, in one table.
 //! - [`Config`]: the shape of the model; [`RopeTable`]: its rotary angles.
 //! - [`Tokenizer`]: text to tokens with exact byte ranges, and back; [`ChatTemplate`]: messages to prompt text.
 //! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices.
@@ -8,10 +9,11 @@
 //! Not here: attention, caches and the order of layers (the engine owns them), policies (this crate knows none),
 //! and candle's types, which appear in no public signature.
 
+mod architecture;
 mod config;
+mod decoder;
 mod error;
 pub mod gguf;
-mod llama;
 mod model;
 mod pretokenize;
 mod rope;
@@ -22,9 +24,13 @@ mod tokenizer;
 mod vocabulary;
 mod weights;
 
-pub use config::{Config, RopeConfig, RopeScaling};
+pub use architecture::Activation;
+pub use config::{
+    Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
+    Yarn,
+};
+pub use decoder::{LayerPass, RowScratch};
 pub use error::ModelError;
-pub use llama::{LayerPass, RowScratch};
 pub use model::Model;
 pub use rope::RopeTable;
 pub use template::{ChatTemplate, Message};

@@ -1,15 +1,16 @@
 //! A model file made ready: what [`Model::open`] reads and checks, and what can be asked of it.
 //!
-//! The arithmetic is in `llama.rs`. Not here: attention and caches.
+//! The arithmetic is in `decoder.rs`, what an architecture's file holds in `architecture.rs`. Not here: attention and caches.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use kept_kernels::mapped::MappedMatrix;
 
+use crate::architecture::Part;
 use crate::gguf::Gguf;
 use crate::weights::{self, SharedMatrix};
-use crate::{ChatTemplate, Config, ModelError, Tokenizer};
+use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
 
 /// A model that is open: its shape, its mapped weights, its tokenizer and chat template.
 ///
@@ -31,7 +32,7 @@ pub struct Model {
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }
 
-/// Weights of one decoder layer.
+/// Weights of one decoder layer. What is `None` is not in files of its architecture.
 pub(crate) struct Layer {
     /// `[width]`
     pub(crate) attention_norm: Vec<f32>,
@@ -41,8 +42,22 @@ pub(crate) struct Layer {
     pub(crate) k: MappedMatrix,
     /// `[kv_heads * head_dim, width]`
     pub(crate) v: MappedMatrix,
+    /// `[q_heads * head_dim]`
+    pub(crate) q_bias: Option<Vec<f32>>,
+    /// `[kv_heads * head_dim]`
+    pub(crate) k_bias: Option<Vec<f32>>,
+    /// `[kv_heads * head_dim]`
+    pub(crate) v_bias: Option<Vec<f32>>,
+    /// `[head_dim]`: of each head of queries, before the rotation.
+    pub(crate) q_norm: Option<Vec<f32>>,
+    /// `[head_dim]`: of each head of keys, before the rotation.
+    pub(crate) k_norm: Option<Vec<f32>>,
     /// `[width, q_heads * head_dim]`
     pub(crate) o: MappedMatrix,
+    /// `[width]`
+    pub(crate) o_bias: Option<Vec<f32>>,
+    /// `[width]`: of what attention adds.
+    pub(crate) post_attention_norm: Option<Vec<f32>>,
     /// `[width]`
     pub(crate) ffn_norm: Vec<f32>,
     /// `[ffn, width]`
@@ -51,23 +66,65 @@ pub(crate) struct Layer {
     pub(crate) up: MappedMatrix,
     /// `[width, ffn]`
     pub(crate) down: MappedMatrix,
+    /// `[width]`: of what the feed-forward adds.
+    pub(crate) post_ffn_norm: Option<Vec<f32>>,
 }
 
 impl Layer {
     fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
         let (width, ffn) = (config.width, config.ffn);
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), (rows, cols));
+        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        let architecture = config.architecture;
+        let weight = |part: &str| format!("blk.{layer}.{part}.weight");
+        let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), (rows, cols));
+        let norm = |part, len| weights::vector(gguf, &weight(part), len);
+        let norm_if = |there: bool, part, len| there.then(|| norm(part, len)).transpose();
+        let bias = |kind: Part, part: &str, len: usize| {
+            let name = format!("blk.{layer}.{part}.bias");
+            match kind {
+                Part::Absent => Ok(None),
+                Part::Optional => weights::optional_vector(gguf, &name, len),
+                Part::Required => weights::vector(gguf, &name, len).map(Some),
+            }
+        };
+        let ([q, k, v], [gate, up]) = match architecture.fused {
+            true => {
+                let qkv = [q_width, kv_width, kv_width];
+                (
+                    weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?,
+                    weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?,
+                )
+            }
+            false => (
+                [
+                    matrix("attn_q", q_width, width)?,
+                    matrix("attn_k", kv_width, width)?,
+                    matrix("attn_v", kv_width, width)?,
+                ],
+                [
+                    matrix("ffn_gate", ffn, width)?,
+                    matrix("ffn_up", ffn, width)?,
+                ],
+            ),
+        };
         Ok(Layer {
-            attention_norm: weights::vector(gguf, &name("attn_norm"), width)?,
-            q: matrix("attn_q", config.q_width(), width)?,
-            k: matrix("attn_k", config.kv_width(), width)?,
-            v: matrix("attn_v", config.kv_width(), width)?,
-            o: matrix("attn_output", width, config.q_width())?,
-            ffn_norm: weights::vector(gguf, &name("ffn_norm"), width)?,
-            gate: matrix("ffn_gate", ffn, width)?,
-            up: matrix("ffn_up", ffn, width)?,
+            attention_norm: norm("attn_norm", width)?,
+            q,
+            k,
+            v,
+            q_bias: bias(architecture.qkv_bias, "attn_q", q_width)?,
+            k_bias: bias(architecture.qkv_bias, "attn_k", kv_width)?,
+            v_bias: bias(architecture.qkv_bias, "attn_v", kv_width)?,
+            q_norm: norm_if(architecture.qk_norm, "attn_q_norm", config.head_dim)?,
+            k_norm: norm_if(architecture.qk_norm, "attn_k_norm", config.head_dim)?,
+            o: matrix("attn_output", width, q_width)?,
+            o_bias: bias(architecture.output_bias, "attn_output", width)?,
+            post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm", width)?,
+            ffn_norm: norm("ffn_norm", width)?,
+            gate,
+            up,
             down: matrix("ffn_down", width, ffn)?,
+            post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm", width)?,
         })
     }
 
@@ -78,27 +135,22 @@ impl Layer {
     }
 }
 
-/// Parts of a layer that [`Layer`] reads; anything else in a file would be left out of the computation.
-const LAYER_PARTS: [&str; 9] = [
-    "attn_norm",
-    "attn_q",
-    "attn_k",
-    "attn_v",
-    "attn_output",
-    "ffn_norm",
-    "ffn_gate",
-    "ffn_up",
-    "ffn_down",
-];
-
 impl Model {
     /// Open a GGUF file and check that everything the computation needs is there, in the right shape.
     ///
     /// # Errors
     /// Every [`ModelError`] but those of the tokenizer and the chat template.
     pub fn open(path: &Path) -> Result<Model, ModelError> {
+        Model::open_with(path, &OpenOptions::default())
+    }
+
+    /// [`Model::open`] with what a person set.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
         let gguf = Gguf::open(path)?;
-        let config = Config::read(&gguf)?;
+        let config = Config::read(&gguf, options)?;
         let vocab_by_width = (config.vocab, config.width);
         let embedding = Arc::new(weights::matrix(&gguf, "token_embd.weight", vocab_by_width)?);
         let output = match config.tied_output {
@@ -170,6 +222,12 @@ impl Model {
         built.as_ref().map_err(Clone::clone)
     }
 
+    /// Numbers in all tensors: the model's parameters.
+    pub fn parameters(&self) -> u64 {
+        let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
+        self.gguf.tensors().map(|t| numbers(&t.shape)).sum()
+    }
+
     /// Bytes of all weights, which are read from the file's pages.
     pub fn weights_bytes(&self) -> u64 {
         self.gguf.tensor_bytes()
@@ -192,23 +250,13 @@ impl std::fmt::Debug for Model {
 }
 
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
-    let known = |name: &str| -> bool {
-        if let Some((layer, part)) = name
-            .strip_prefix("blk.")
-            .and_then(|rest| rest.split_once('.'))
-        {
-            return layer.parse::<usize>().is_ok_and(|layer| layer < config.layers)
-                // `attn_rot_embd` holds the angles that old converters wrote out; ours are computed.
-                && (part == "attn_rot_embd.weight"
-                    || part.strip_suffix(".weight").is_some_and(|part| LAYER_PARTS.contains(&part)));
+    let layer_tensors = config.architecture.layer_tensors();
+    let model_tensors = config.architecture.model_tensors();
+    let known = |name: &str| match name.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
+        Some((layer, part)) => {
+            layer.parse::<usize>().is_ok_and(|l| l < config.layers) && layer_tensors.contains(&part)
         }
-        [
-            "token_embd.weight",
-            "output.weight",
-            "output_norm.weight",
-            "rope_freqs.weight",
-        ]
-        .contains(&name)
+        None => model_tensors.contains(&name),
     };
     let unknown = gguf
         .tensors()

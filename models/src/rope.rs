@@ -1,14 +1,22 @@
 //! Rotary position embedding: the table of angles and the rotation.
 //!
 //! Angles are computed in f64 and their cosines and sines kept in f32: at position 100,000 an f32 angle is off by
-//! several thousandths of a radian, which shifts attention. Source: RoFormer, arXiv 2104.09864; Llama 3's factors as
-//! GGUF stores them (`rope_freqs.weight`).
+//! several thousandths of a radian, which shifts attention. Source: RoFormer, arXiv 2104.09864. How the frequencies come
+//! about is in `config/rope.rs`.
+//!
+//! A [`RopeTable`] is the rotation of the layers that attend to everything. Where sliding layers have one of their own,
+//! it is inside, and [`RopeTable::of_layer`] finds it:
+//!
+//! ```text
+//! gemma3, layers 0 1 2 3 4 5 ...     of_layer(0) = the sliding layers' table, of_layer(5) = the table itself
+//! smollm3, layers 0 1 2 3 ...        of_layer(0) = the table itself,          of_layer(3) = none: not rotated
+//! ```
 //!
 //! Not here: which position a row has. The engine knows; a row of a compact cache is not a position.
 
 use kept_kernels::Pairing;
 
-use crate::config::{Config, RopeScaling};
+use crate::config::{Config, LayerKind, LayerRotation, RopeConfig};
 
 /// Cosines and sines of every position up to a limit, and the frequencies to compute any other.
 #[derive(Debug, Clone)]
@@ -18,34 +26,42 @@ pub struct RopeTable {
     positions: usize,
     /// `[dims / 2]`: radians per position.
     frequencies: Vec<f64>,
+    /// Factor on all cosines and sines.
+    magnitude: f64,
     /// `[positions, dims / 2]`
     cos: Vec<f32>,
     /// `[positions, dims / 2]`
     sin: Vec<f32>,
+    /// `[layers]`
+    kinds: Vec<LayerKind>,
+    /// The sliding layers' own.
+    of_windows: Option<Box<RopeTable>>,
 }
 
 impl RopeTable {
-    /// The table for positions `0..positions`, in `positions * dims * 4` bytes.
+    /// The table for positions `0..positions`: the whole text, room for its answer included, because some models rotate
+    /// long texts in another way than short ones ([`RopeConfig::frequencies`]).
     pub fn new(config: &Config, positions: usize) -> RopeTable {
-        let rope = &config.rope;
+        let mut table = RopeTable::of(&config.rope, config.head_dim, positions);
+        table.kinds.clone_from(&config.kinds);
+        let of_windows = config.window_rope.as_ref();
+        table.of_windows =
+            of_windows.map(|rope| Box::new(RopeTable::of(rope, config.head_dim, positions)));
+        table
+    }
+
+    fn of(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
         let half = rope.dims / 2;
-        let frequencies: Vec<f64> = (0..half)
-            .map(|i| {
-                let plain = rope.base.powf(-2.0 * i as f64 / rope.dims as f64);
-                match &rope.scaling {
-                    RopeScaling::None => plain,
-                    RopeScaling::Linear { factor } => plain / factor,
-                    RopeScaling::Factors(factors) => plain / f64::from(factors[i]),
-                }
-            })
-            .collect();
         let mut table = RopeTable {
-            head_dim: config.head_dim,
+            head_dim,
             pairing: rope.pairing,
             positions,
-            frequencies,
+            frequencies: rope.frequencies(positions),
+            magnitude: rope.magnitude,
             cos: vec![0.0; positions * half],
             sin: vec![0.0; positions * half],
+            kinds: Vec::new(),
+            of_windows: None,
         };
         let (mut cos, mut sin) = (
             std::mem::take(&mut table.cos),
@@ -62,6 +78,18 @@ impl RopeTable {
         table
     }
 
+    /// The rotation of one layer of the model; `None` where it is not rotated.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn of_layer(&self, layer: usize) -> Option<&RopeTable> {
+        match self.kinds[layer].rotation {
+            LayerRotation::None => None,
+            LayerRotation::Rope => Some(self),
+            LayerRotation::WindowRope => self.of_windows.as_deref(),
+        }
+    }
+
     /// Positions in the table.
     pub fn positions(&self) -> usize {
         self.positions
@@ -72,9 +100,10 @@ impl RopeTable {
         self.frequencies.len()
     }
 
-    /// Memory of the table in bytes.
+    /// Memory of the table in bytes, the sliding layers' own included.
     pub fn bytes(&self) -> u64 {
-        ((self.cos.len() + self.sin.len()) * size_of::<f32>()) as u64
+        let of_windows = self.of_windows.as_ref().map_or(0, |table| table.bytes());
+        ((self.cos.len() + self.sin.len()) * size_of::<f32>()) as u64 + of_windows
     }
 
     /// Cosines of a position of the table, `[dims / 2]`.
@@ -114,8 +143,9 @@ impl RopeTable {
     /// When a slice is shorter than [`Self::pairs`].
     pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {
         for (i, frequency) in self.frequencies.iter().enumerate() {
-            let angle = pos as f64 * frequency;
-            (cos[i], sin[i]) = (angle.cos() as f32, angle.sin() as f32);
+            let (sine, cosine) = (pos as f64 * frequency).sin_cos();
+            let m = self.magnitude;
+            (cos[i], sin[i]) = ((m * cosine) as f32, (m * sine) as f32);
         }
     }
 
@@ -143,7 +173,7 @@ impl RopeTable {
         self.rotate_with(x, self.cos(pos), self.sin(pos));
     }
 
-    /// Take `x [heads, head_dim]` back from position `pos` to position 0.
+    /// Undo [`Self::rotate_at`]: take `x [heads, head_dim]` back from position `pos` to before rotation.
     ///
     /// # Panics
     /// When the position is not in the table or `x` is not whole heads.
@@ -159,6 +189,13 @@ impl RopeTable {
     /// Rotate back by cosines and sines `[dims / 2]` from [`Self::fill`].
     pub fn unrotate_with(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         kept_kernels::unrotate(x, self.heads(x), self.head_dim, cos, sin, self.pairing);
+        if self.magnitude != 1.0 {
+            // Cosines and sines carry the magnitude: once from rotating, once more from turning back.
+            let back = (1.0 / (self.magnitude * self.magnitude)) as f32;
+            for head in x.chunks_exact_mut(self.head_dim) {
+                head[..2 * cos.len()].iter_mut().for_each(|x| *x *= back);
+            }
+        }
     }
 
     fn heads(&self, x: &[f32]) -> usize {

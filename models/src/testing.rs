@@ -7,10 +7,12 @@
 use std::path::Path;
 
 use candle_core::quantized::k_quants::{
-    BlockQ4_0, BlockQ4K, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType,
+    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
+    BlockQ8_0, GgmlType,
 };
 use half::{bf16, f16};
 
+use crate::architecture::{self, Architecture, Part, Sliding};
 use crate::vocabulary::symbol_of_byte;
 
 /// A metadata value to be written.
@@ -31,7 +33,10 @@ pub enum MetaValue {
 }
 
 /// Block types that can be written, by ggml's names.
-pub const TYPES: [&str; 8] = ["F32", "F16", "BF16", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
+pub const TYPES: [&str; 13] = [
+    "F32", "F16", "BF16", "Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K",
+    "Q8_0",
+];
 
 /// Builds a GGUF file.
 #[derive(Debug, Clone)]
@@ -104,6 +109,27 @@ impl GgufWriter {
     pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
         self.tensors.retain(|(n, ..)| n != name);
         self
+    }
+
+    /// The same in `parts` files, as `llama-gguf-split` would: the first has the metadata, each some of the tensors.
+    pub fn split(&self, parts: usize) -> Vec<GgufWriter> {
+        let each = self.tensors.len().div_ceil(parts);
+        let part = |(number, tensors): (usize, &[_])| {
+            let mut part = GgufWriter {
+                metadata: match number {
+                    0 => self.metadata.clone(),
+                    _ => Vec::new(),
+                },
+                tensors: tensors.to_vec(),
+                ..GgufWriter::default()
+            };
+            part.set("split.no", MetaValue::Whole(number as u32));
+            part.set("split.count", MetaValue::Whole(parts as u32));
+            let all = MetaValue::Whole(self.tensors.len() as u32);
+            part.set("split.tensors.count", all);
+            part
+        };
+        self.tensors.chunks(each).enumerate().map(part).collect()
     }
 
     /// The file's bytes.
@@ -214,6 +240,11 @@ fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
                 .collect(),
         ),
         "Q4_0" => (2, blocks::<BlockQ4_0>(numbers)),
+        "Q4_1" => (3, blocks::<BlockQ4_1>(numbers)),
+        "Q5_0" => (6, blocks::<BlockQ5_0>(numbers)),
+        "Q5_1" => (7, blocks::<BlockQ5_1>(numbers)),
+        "Q2_K" => (10, blocks::<BlockQ2K>(numbers)),
+        "Q3_K" => (11, blocks::<BlockQ3K>(numbers)),
         "Q8_0" => (8, blocks::<BlockQ8_0>(numbers)),
         "Q4_K" => (12, blocks::<BlockQ4K>(numbers)),
         "Q5_K" => (13, blocks::<BlockQ5K>(numbers)),
@@ -222,9 +253,11 @@ fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
     }
 }
 
-/// A llama model with random weights. Change what a test is about; the rest is small and valid.
+/// A model with random weights, a llama unless told otherwise. Change what a test is about; the rest is small and valid.
 #[derive(Debug, Clone)]
 pub struct TinyLlama {
+    /// `general.architecture`: the file then has what its row of the table says.
+    pub arch: &'static str,
     /// Decoder layers.
     pub layers: usize,
     /// Width of the residual stream; a multiple of 256 for the K-quants.
@@ -239,7 +272,7 @@ pub struct TinyLlama {
     pub head_dim: usize,
     /// Positions.
     pub context: usize,
-    /// Block type of all matrices.
+    /// Block type of all matrices; `Q4_K_M` is Q4_K with the more delicate ones in Q6_K, as llama.cpp mixes them.
     pub kind: &'static str,
     /// Whether the output projection is the embedding.
     pub tied: bool,
@@ -252,6 +285,7 @@ pub struct TinyLlama {
 impl Default for TinyLlama {
     fn default() -> Self {
         TinyLlama {
+            arch: "llama",
             layers: 2,
             width: 256,
             ffn: 512,
@@ -314,22 +348,30 @@ impl TinyLlama {
         let mut w = GgufWriter::default();
         let whole = |n: usize| MetaValue::Whole(n as u32);
         let text = |t: &str| MetaValue::Text(t.to_owned());
-        w.set("general.architecture", text("llama"));
+        w.set("general.architecture", text(self.arch));
         w.set("general.name", text("tiny"));
-        w.set("llama.block_count", whole(self.layers));
-        w.set("llama.embedding_length", whole(self.width));
-        w.set("llama.feed_forward_length", whole(self.ffn));
-        w.set("llama.attention.head_count", whole(self.q_heads));
-        w.set("llama.attention.head_count_kv", whole(self.kv_heads));
-        w.set("llama.attention.key_length", whole(self.head_dim));
-        w.set("llama.attention.value_length", whole(self.head_dim));
-        w.set("llama.rope.dimension_count", whole(self.head_dim));
-        w.set("llama.context_length", whole(self.context));
+        let key = |key: &str| format!("{}.{key}", self.arch);
+        for (part, value) in [
+            ("block_count", self.layers),
+            ("embedding_length", self.width),
+            ("feed_forward_length", self.ffn),
+            ("attention.head_count", self.q_heads),
+            ("attention.head_count_kv", self.kv_heads),
+            ("attention.key_length", self.head_dim),
+            ("attention.value_length", self.head_dim),
+            ("rope.dimension_count", self.head_dim),
+            ("context_length", self.context),
+        ] {
+            w.set(&key(part), whole(value));
+        }
         w.set(
-            "llama.attention.layer_norm_rms_epsilon",
+            &key("attention.layer_norm_rms_epsilon"),
             MetaValue::Number(1e-5),
         );
-        w.set("llama.rope.freq_base", MetaValue::Number(10_000.0));
+        w.set(&key("rope.freq_base"), MetaValue::Number(10_000.0));
+        if let Sliding::Most { .. } = self.architecture().sliding {
+            w.set(&key("attention.sliding_window"), whole(8));
+        }
         self.tokenizer(&mut w);
         self.tensors(&mut w);
         w
@@ -341,6 +383,10 @@ impl TinyLlama {
     /// What the operating system says.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         self.writer().write(path)
+    }
+
+    fn architecture(&self) -> &'static Architecture {
+        architecture::find(self.arch).expect("a supported architecture")
     }
 
     fn tokenizer(&self, w: &mut GgufWriter) {
@@ -365,30 +411,62 @@ impl TinyLlama {
         let mut matrix = |w: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
             let scale = 1.0 / (cols as f32).sqrt();
             let numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
-            w.tensor(name, &[rows, cols], self.kind, &numbers);
+            let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
+            let kind = match self.kind {
+                "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",
+                "Q4_K_M" => "Q4_K",
+                kind => kind,
+            };
+            w.tensor(name, &[rows, cols], kind, &numbers);
         };
         matrix(w, "token_embd.weight", self.vocab(), self.width);
         if !self.tied {
             matrix(w, "output.weight", self.vocab(), self.width);
         }
+        let (width, ffn) = (self.width, self.ffn);
+        let fused: &[(&str, usize, usize)] = &[
+            ("attn_qkv", q + 2 * kv, width),
+            ("attn_output", width, q),
+            ("ffn_up", 2 * ffn, width),
+            ("ffn_down", width, ffn),
+        ];
+        let apart: &[(&str, usize, usize)] = &[
+            ("attn_q", q, width),
+            ("attn_k", kv, width),
+            ("attn_v", kv, width),
+            ("attn_output", width, q),
+            ("ffn_gate", ffn, width),
+            ("ffn_up", ffn, width),
+            ("ffn_down", width, ffn),
+        ];
+        let own = self.architecture();
         for layer in 0..self.layers {
-            let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            matrix(w, &name("attn_q"), q, self.width);
-            matrix(w, &name("attn_k"), kv, self.width);
-            matrix(w, &name("attn_v"), kv, self.width);
-            matrix(w, &name("attn_output"), self.width, q);
-            matrix(w, &name("ffn_gate"), self.ffn, self.width);
-            matrix(w, &name("ffn_up"), self.ffn, self.width);
-            matrix(w, &name("ffn_down"), self.width, self.ffn);
+            for (part, rows, cols) in if own.fused { fused } else { apart } {
+                matrix(w, &format!("blk.{layer}.{part}.weight"), *rows, *cols);
+            }
         }
-        let mut norm = |name: &str| {
-            let numbers: Vec<f32> = (0..self.width).map(|_| 1.0 + 0.1 * random.next()).collect();
-            w.tensor(name, &[self.width], "F32", &numbers);
+        let mut vector = |name: &str, len: usize, around: f32| {
+            let numbers: Vec<f32> = (0..len).map(|_| around + 0.1 * random.next()).collect();
+            w.tensor(name, &[len], "F32", &numbers);
         };
-        norm("output_norm.weight");
+        vector("output_norm.weight", width, 1.0);
         for layer in 0..self.layers {
-            norm(&format!("blk.{layer}.attn_norm.weight"));
-            norm(&format!("blk.{layer}.ffn_norm.weight"));
+            let name = |part: &str| format!("blk.{layer}.{part}");
+            vector(&name("attn_norm.weight"), width, 1.0);
+            vector(&name("ffn_norm.weight"), width, 1.0);
+            if own.qk_norm {
+                vector(&name("attn_q_norm.weight"), self.head_dim, 1.0);
+                vector(&name("attn_k_norm.weight"), self.head_dim, 1.0);
+            }
+            if own.sandwich {
+                vector(&name("post_attention_norm.weight"), width, 1.0);
+                vector(&name("post_ffw_norm.weight"), width, 1.0);
+            }
+            if own.qkv_bias == Part::Required {
+                vector(&name("attn_q.bias"), q, 0.0);
+                vector(&name("attn_k.bias"), kv, 0.0);
+                vector(&name("attn_v.bias"), kv, 0.0);
+            }
         }
     }
 }

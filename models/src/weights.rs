@@ -63,7 +63,7 @@ fn mapped(
             name: tensor.kind.name(),
         });
     };
-    MappedMatrix::new(gguf.file(), tensor.start, dtype, shape).map_err(|source| {
+    MappedMatrix::new(gguf.file_of(tensor), tensor.start, dtype, shape).map_err(|source| {
         ModelError::Unusable {
             name: tensor.name.clone(),
             source,
@@ -78,6 +78,43 @@ pub(crate) fn matrix(
     (rows, cols): (usize, usize),
 ) -> Result<MappedMatrix, ModelError> {
     mapped(gguf, tensor(gguf, name, &[rows, cols])?, (rows, cols))
+}
+
+/// Consecutive matrices `[rows[i], cols]` that a file holds as one, `[sum of rows, cols]`.
+pub(crate) fn stacked<const N: usize>(
+    gguf: &Gguf,
+    name: &str,
+    rows: [usize; N],
+    cols: usize,
+) -> Result<[MappedMatrix; N], ModelError> {
+    let all = rows.iter().sum();
+    let tensor = tensor(gguf, name, &[all, cols])?;
+    // Rows are whole blocks (the reader has checked), so every part starts at a block.
+    let row_bytes = tensor.bytes / all;
+    let mut start = tensor.start;
+    let mut parts = Vec::with_capacity(N);
+    for rows in rows {
+        let part = TensorInfo {
+            start,
+            ..tensor.clone()
+        };
+        parts.push(mapped(gguf, &part, (rows, cols))?);
+        start += rows * row_bytes;
+    }
+    match parts.try_into() {
+        Ok(parts) => Ok(parts),
+        Err(_) => unreachable!("as many parts as were asked for"),
+    }
+}
+
+/// A vector of `len` numbers, copied out as f32, where the file has it.
+pub(crate) fn optional_vector(
+    gguf: &Gguf,
+    name: &str,
+    len: usize,
+) -> Result<Option<Vec<f32>>, ModelError> {
+    let there = gguf.tensor(name).is_some();
+    there.then(|| vector(gguf, name, len)).transpose()
 }
 
 /// A vector of `len` numbers, copied out as f32.

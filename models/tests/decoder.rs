@@ -12,12 +12,17 @@ use kept_models::{Config, Model, RopeScaling, RopeTable};
 use support::{batched, dot, relative_distance, row_wise};
 
 /// candle's names of [`TYPES`].
-const DTYPES: [GgmlDType; 8] = [
+const DTYPES: [GgmlDType; 13] = [
     GgmlDType::F32,
     GgmlDType::F16,
     GgmlDType::BF16,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
     GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
     GgmlDType::Q4K,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
     GgmlDType::Q5K,
     GgmlDType::Q6K,
     GgmlDType::Q8_0,
@@ -49,7 +54,9 @@ fn every_type_gives_about_the_logits_of_the_numbers_it_was_made_from() {
             "BF16" => 2e-2,
             "Q8_0" => 2e-2,
             "Q6_K" => 5e-2,
-            "Q5_K" => 1e-1,
+            "Q5_K" | "Q5_0" | "Q5_1" => 1e-1,
+            "Q3_K" => 4e-1,
+            "Q2_K" => 8e-1,
             _ => 2e-1,
         };
         assert!(distance <= most, "{kind}: {distance}");
@@ -75,7 +82,7 @@ fn mapped_blocks_multiply_as_the_numbers_they_stand_for() {
             .unwrap();
         let gguf = Gguf::open(&path).unwrap();
         let start = gguf.tensor("m").unwrap().start;
-        let matrix = MappedMatrix::new(gguf.file(), start, dtype, (37, COLS)).unwrap();
+        let matrix = MappedMatrix::new(&gguf.files()[0], start, dtype, (37, COLS)).unwrap();
         let inputs: Vec<f32> = (0..3 * COLS).map(|i| (i as f32 * 1.3).cos()).collect();
         let mut products = vec![0.0; 3 * 37];
         matrix.multiply(3, &inputs, &mut products);

@@ -227,19 +227,28 @@ fn architectures_types_and_scalings_are_refused_by_name() {
         "{sentence}"
     );
     let error = error_of(|w| {
-        w.set("llama.rope.scaling.type", text("yarn"));
+        w.set("llama.rope.scaling.type", text("dynamic"));
     });
     assert_eq!(
         error,
         ModelError::UnsupportedRopeScaling {
-            name: "yarn".into()
+            name: "dynamic".into()
         }
     );
+    for name in ["qwen3moe", "gemma3n", "gpt-oss", ""] {
+        let error = error_of(|w| {
+            w.set("general.architecture", text(name));
+        });
+        let sentence = error.to_string();
+        assert!(
+            sentence.contains(&format!("{name:?}")) && sentence.contains("qwen3 (Qwen 3)"),
+            "{sentence}"
+        );
+    }
     let error = error_of(|w| {
-        w.set("split.count", MetaValue::Whole(3))
-            .set("split.no", MetaValue::Whole(1));
+        w.set("llama.expert_count", MetaValue::Whole(8));
     });
-    assert_eq!(error, ModelError::Split { part: 2, parts: 3 });
+    assert!(error.to_string().contains("mixtures of experts"), "{error}");
 }
 
 #[test]
@@ -279,12 +288,12 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
     };
     assert_eq!(error, expected);
     let error = error_of(|w| {
-        w.tensor("blk.0.attn_q.bias", &[32], "F32", &[0.0; 32]);
+        w.tensor("blk.0.attn_q_norm.weight", &[16], "F32", &[1.0; 16]);
     });
     assert_eq!(
         error,
         ModelError::UnknownTensor {
-            name: "blk.0.attn_q.bias".into()
+            name: "blk.0.attn_q_norm.weight".into()
         }
     );
     for (key, value) in [
@@ -304,7 +313,8 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
         ("llama.rope.dimension_count", MetaValue::Whole(64)),
         ("llama.rope.freq_base", MetaValue::Number(0.0)),
         ("llama.expert_count", MetaValue::Whole(8)),
-        ("llama.attention.sliding_window", MetaValue::Whole(128)),
+        ("llama.attn_logit_softcapping", MetaValue::Number(50.0)),
+        ("llama.rope.scaling.attn_factor", MetaValue::Number(0.0)),
         ("llama.attention.causal", MetaValue::Flag(false)),
         ("llama.attention.value_length", MetaValue::Whole(8)),
         ("general.alignment", MetaValue::Whole(3)),

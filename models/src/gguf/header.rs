@@ -11,7 +11,7 @@ use std::path::Path;
 use kept_kernels::mapped::MappedFile;
 
 use super::{Gguf, reader};
-use crate::{Config, ModelError, tokenizer};
+use crate::{Config, ModelError, OpenOptions, tokenizer};
 
 /// How much is read at a time until the header is whole: an unsupported architecture is known after the first, and the largest
 /// vocabularies take about 20 MiB.
@@ -72,7 +72,7 @@ impl Header {
             let (beginning, tensors) = reader::read_beginning(&bytes)?;
             let beginning = gguf(&bytes, beginning).map_err(unreadable)?;
             if let Err(error @ ModelError::UnsupportedArchitecture { .. }) =
-                Config::read(&beginning)
+                Config::read(&beginning, &OpenOptions::default())
             {
                 return Ok(describe(&beginning, tensors, Err(error)));
             }
@@ -101,7 +101,7 @@ impl Header {
 /// A container over the first bytes of a file; the data of its tensors is not there.
 fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
     Ok(Gguf {
-        file: MappedFile::from_bytes(bytes)?,
+        files: vec![MappedFile::from_bytes(bytes)?],
         version: parts.version,
         metadata: parts.metadata,
         tensors: parts.tensors,
@@ -109,11 +109,16 @@ fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
 }
 
 fn supported(gguf: &Gguf) -> Result<(), ModelError> {
-    reader::refuse_split(&gguf.metadata)?;
-    match Config::read(gguf) {
-        // A tensor that the shape depends on lies behind what was read.
-        Ok(_) | Err(ModelError::Unusable { .. }) => {}
-        Err(error) => return Err(error),
+    let whole = |key: &str| gguf.whole(key).ok().flatten().unwrap_or(0);
+    let (split, first) = (whole("split.count") > 1, whole("split.no") == 0);
+    // What a model is says the first of its parts; the others hold tensors.
+    if first {
+        match Config::read(gguf, &OpenOptions::default()) {
+            // A tensor that the shape depends on lies behind what was read.
+            Ok(_) | Err(ModelError::Unusable { .. }) => {}
+            Err(ModelError::MissingTensor { .. }) if split => {}
+            Err(error) => return Err(error),
+        }
     }
     let mut tensors: Vec<_> = gguf.tensors().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -123,7 +128,10 @@ fn supported(gguf: &Gguf) -> Result<(), ModelError> {
             name: tensor.kind.name(),
         });
     }
-    tokenizer::check_kind(gguf).map(drop)
+    match first {
+        true => tokenizer::check_kind(gguf).map(drop),
+        false => Ok(()),
+    }
 }
 
 fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> Header {
@@ -247,11 +255,8 @@ mod tests {
         writer.set("mamba9.context_length", MetaValue::Whole(4096));
         writer.set("general.file_type", MetaValue::Whole(15));
         let found = header(&writer);
-        let name = "mamba9".to_owned();
-        assert_eq!(
-            found.supported,
-            Err(ModelError::UnsupportedArchitecture { name })
-        );
+        let refused = found.supported.unwrap_err().to_string();
+        assert!(refused.contains("\"mamba9\""), "{refused}");
         assert_eq!(found.context, Some(4096));
         assert_eq!(found.quantisation.as_deref(), Some("Q4_K_M"));
 
@@ -289,12 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_split_model_says_so() {
-        let mut writer = TinyLlama::default().writer();
-        writer.set("split.count", MetaValue::Whole(3));
-        writer.set("split.no", MetaValue::Whole(0));
-        let found = header(&writer);
-        assert_eq!(found.split, Some((1, 3)));
-        assert_eq!(found.architecture.as_deref(), Some("llama"));
+    fn parts_of_a_split_model_say_so() {
+        let parts = TinyLlama::default().writer().split(3);
+        for (number, part) in (1..).zip(&parts) {
+            let found = header(part);
+            assert_eq!(found.split, Some((number, 3)));
+            assert_eq!(found.supported, Ok(()), "part {number}");
+        }
+        assert_eq!(header(&parts[0]).architecture.as_deref(), Some("llama"));
+        let mut writer = parts[0].clone();
+        writer.set("llama.expert_count", MetaValue::Whole(8));
+        assert!(header(&writer).supported.is_err());
     }
 }

@@ -16,6 +16,7 @@
 
 mod header;
 mod reader;
+mod split;
 mod types;
 mod value;
 
@@ -40,43 +41,48 @@ pub struct TensorInfo {
     pub kind: TensorType,
     /// Shape as rows first: `[rows, cols]` for a matrix, `[len]` for a vector (the file stores it reversed).
     pub shape: Vec<usize>,
-    /// First byte, from the start of the file.
+    /// Which file it is in, from 0; models may be split over several.
+    pub part: usize,
+    /// First byte, from the start of its file.
     pub start: usize,
     /// Length in bytes.
     pub bytes: usize,
 }
 
-/// An opened GGUF file.
+/// An opened model: one GGUF file, or the parts of a split one.
 #[derive(Debug)]
 pub struct Gguf {
-    file: Arc<MappedFile>,
+    /// The parts in order; metadata lies in the first.
+    files: Vec<Arc<MappedFile>>,
     version: u32,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
 }
 
 impl Gguf {
-    /// Map and parse a file.
+    /// Map and parse a file, and the other parts of its model where it is one of several.
     ///
     /// # Errors
-    /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Truncated`, `Malformed`, `UnsupportedType`.
+    /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Truncated`, `Malformed`, `UnsupportedType`,
+    /// `PartName`, `MissingPart`.
     pub fn open(path: &Path) -> Result<Gguf, ModelError> {
-        let file = MappedFile::open(path).map_err(|e| ModelError::Unreadable {
-            path: path.to_owned(),
-            reason: e.to_string(),
-        })?;
+        let file = map(path)?;
         let parts = reader::read(file.bytes())?;
-        Ok(Gguf {
-            file,
-            version: parts.version,
-            metadata: parts.metadata,
-            tensors: parts.tensors,
-        })
+        split::open(path, file, parts)
     }
 
-    /// The mapped file, which tensors are read from.
-    pub fn file(&self) -> &Arc<MappedFile> {
-        &self.file
+    /// The mapped file that a tensor lies in.
+    pub fn file_of(&self, tensor: &TensorInfo) -> &Arc<MappedFile> {
+        &self.files[tensor.part]
+    }
+
+    /// The mapped files, in order; one unless the model is split.
+    pub fn files(&self) -> &[Arc<MappedFile>] {
+        &self.files
+    }
+
+    fn metadata_bytes(&self) -> &[u8] {
+        self.files[0].bytes()
     }
 
     /// GGUF version, 2 or 3.
@@ -113,7 +119,7 @@ impl Gguf {
 
     /// A value as a short text for messages and for `models inspect`.
     pub fn show(&self, value: &Value) -> String {
-        value.show(self.file.bytes())
+        value.show(self.metadata_bytes())
     }
 
     /// A text, or `None` when the key is absent.
@@ -122,7 +128,7 @@ impl Gguf {
     /// [`ModelError::BadValue`] when the value is no UTF-8 text.
     pub fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.value_as(key, "a text is needed", |value| {
-            value.text(self.file.bytes())
+            value.text(self.metadata_bytes())
         })
     }
 
@@ -155,9 +161,20 @@ impl Gguf {
     /// # Errors
     /// [`ModelError::BadValue`].
     pub fn wholes(&self, key: &str) -> Result<Option<Vec<u64>>, ModelError> {
-        let bytes = self.file.bytes();
+        let bytes = self.metadata_bytes();
         self.value_as(key, "a list of whole numbers is needed", |value| {
             value.array()?.wholes(bytes)
+        })
+    }
+
+    /// A list of flags (numbers count as true but for 0), or `None` when the key is absent.
+    ///
+    /// # Errors
+    /// [`ModelError::BadValue`].
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, ModelError> {
+        let bytes = self.metadata_bytes();
+        self.value_as(key, "a list of flags is needed", |value| {
+            value.array()?.flags(bytes)
         })
     }
 
@@ -166,7 +183,7 @@ impl Gguf {
     /// # Errors
     /// [`ModelError::BadValue`].
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
-        let bytes = self.file.bytes();
+        let bytes = self.metadata_bytes();
         self.value_as(key, "a list of UTF-8 texts is needed", |value| {
             value.array()?.texts(bytes)
         })
@@ -189,4 +206,11 @@ impl Gguf {
                 needs: needs.to_owned(),
             })
     }
+}
+
+fn map(path: &Path) -> Result<Arc<MappedFile>, ModelError> {
+    MappedFile::open(path).map_err(|e| ModelError::Unreadable {
+        path: path.to_owned(),
+        reason: e.to_string(),
+    })
 }

@@ -35,7 +35,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
     for _ in 0..pair_count {
         cursor.pair(&mut metadata)?;
     }
-    refuse_split(&metadata)?;
     cursor.tensors(version, metadata, tensor_count, bytes.len())
 }
 
@@ -69,19 +68,9 @@ pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError>
     };
     Ok((parts, tensor_count))
 }
+
 fn malformed<T>(what: String) -> Result<T, ModelError> {
     Err(ModelError::Malformed { what })
-}
-
-pub(super) fn refuse_split(metadata: &HashMap<String, Value>) -> Result<(), ModelError> {
-    let whole = |key: &str| metadata.get(key).and_then(Value::whole);
-    match whole("split.count") {
-        Some(parts) if parts > 1 => {
-            let part = whole("split.no").unwrap_or(0).saturating_add(1);
-            Err(ModelError::Split { part, parts })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn alignment(metadata: &HashMap<String, Value>) -> Result<u64, ModelError> {
@@ -349,6 +338,7 @@ impl<'a> Cursor<'a> {
             name,
             kind,
             shape,
+            part: 0,
             start: offset as usize,
             bytes,
         })

@@ -161,6 +161,17 @@ impl Array {
             .collect()
     }
 
+    pub(super) fn flags(&self, file: &[u8]) -> Option<Vec<bool>> {
+        let size = self.kind.size()?;
+        let bytes = file.get(self.bytes.clone())?;
+        let each = bytes.chunks_exact(size);
+        each.map(|b| {
+            let value = Value::scalar(self.kind, b)?;
+            value.flag().or_else(|| value.whole().map(|n| n != 0))
+        })
+        .collect()
+    }
+
     pub(super) fn texts<'a>(&self, file: &'a [u8]) -> Option<Vec<&'a str>> {
         if self.kind != ValueKind::Text {
             return None;

@@ -21,15 +21,17 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
         let mut pass = model.layer_pass(layer, n).unwrap();
         pass.project(&residual, &mut q, &mut k, &mut v, &stop)
             .unwrap();
-        rope.rotate_rows(&mut q, config.q_heads, 0);
-        rope.rotate_rows(&mut k, config.kv_heads, 0);
+        if let Some(rope) = rope.of_layer(layer) {
+            rope.rotate_rows(&mut q, config.q_heads, 0);
+            rope.rotate_rows(&mut k, config.kv_heads, 0);
+        }
         for row in 0..n {
             let width = config.q_width();
             let (q, out) = (
                 &q[row * width..][..width],
                 &mut attended[row * width..][..width],
             );
-            attend(model, q, &k, &v, row + 1, out);
+            attend(model, layer, q, &k, &v, row + 1, out);
         }
         pass.finish(&attended, &mut residual, &stop).unwrap();
     }
@@ -59,11 +61,13 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
         model.embed(&[*id], &mut residual);
         for (layer, (keys, values)) in caches.iter_mut().enumerate() {
             model.project_row(layer, &residual, &mut scratch, &mut q, &mut k, &mut v);
-            rope.rotate_at(&mut q, pos);
-            rope.rotate_at(&mut k, pos);
+            if let Some(rope) = rope.of_layer(layer) {
+                rope.rotate_at(&mut q, pos);
+                rope.rotate_at(&mut k, pos);
+            }
             keys.extend_from_slice(&k);
             values.extend_from_slice(&v);
-            attend(model, &q, keys, values, pos + 1, &mut attended);
+            attend(model, layer, &q, keys, values, pos + 1, &mut attended);
             model.finish_row(layer, &attended, &mut residual, &mut scratch);
         }
         model.logits_row(&residual, &mut scratch, logits);
@@ -71,20 +75,32 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     logits
 }
 
-/// One row `q [q_heads, head_dim]` over the first `rows` rows of `k`, `v [.., kv_heads, head_dim]`.
-fn attend(model: &Model, q: &[f32], k: &[f32], v: &[f32], rows: usize, out: &mut [f32]) {
+/// One row `q [q_heads, head_dim]` over the first `rows` rows of `k`, `v [.., kv_heads, head_dim]`, as `layer` sees them.
+fn attend(
+    model: &Model,
+    layer: usize,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    rows: usize,
+    out: &mut [f32],
+) {
     let config = model.config();
     let (d, kv_width) = (config.head_dim, config.kv_width());
+    let first = config.kinds[layer]
+        .window
+        .map_or(0, |w| rows.saturating_sub(w));
+    let cap = |x: f32| config.attention_cap.map_or(x, |cap| cap * (x / cap).tanh());
     out.fill(0.0);
     for (head, (q, out)) in q.chunks(d).zip(out.chunks_mut(d)).enumerate() {
         let at = head / (config.q_heads / config.kv_heads) * d;
-        let scores: Vec<f32> = (0..rows)
-            .map(|row| dot(q, &k[row * kv_width + at..][..d]) / (d as f32).sqrt())
+        let scores: Vec<f32> = (first..rows)
+            .map(|row| cap(dot(q, &k[row * kv_width + at..][..d]) * config.attention_scale))
             .collect();
         let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f32> = scores.iter().map(|s| (s - highest).exp()).collect();
         let sum: f32 = weights.iter().sum();
-        for (row, weight) in weights.iter().enumerate() {
+        for (row, weight) in (first..).zip(&weights) {
             for (out, v) in out.iter_mut().zip(&v[row * kv_width + at..][..d]) {
                 *out += weight / sum * v;
             }

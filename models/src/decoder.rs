@@ -1,20 +1,24 @@
-//! The llama decoder's own arithmetic: embedding, projections, feed-forward, logits.
+//! The decoder's own arithmetic: embedding, projections, feed-forward, logits. One for every architecture.
 //!
-//! What a layer is, and who does it (`E` the engine, the rest is here):
+//! What a layer is, and who does it (`E` the engine, the rest is here). In brackets, what only some architectures have
+//! (`architecture.rs`):
 //!
 //! ```text
-//! residual [rows, width] --- norm --- q, k, v projections ----> E: rope, cache, attention
-//!     |                                                                   |
-//!     + <------------------------- o projection <-------------------------+
+//! residual [rows, width] --- norm --- q, k, v projections [+ bias] [norm of each head of q, k] --> E: rope, cache, attention
+//!     |                                                                                                       |
+//!     + <---- [norm] ------------- o projection [+ bias] <----------------------------------------------------+
 //!     |
-//!     +--- norm --- gate, up projections --- silu(gate) * up --- down projection ---> + residual
+//!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
 //! Two ways through it: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). The first
 //! repacks the layer's weights and drops them; the second multiplies the mapped blocks and allocates nothing.
 
-use kept_kernels::{Stop, Stopped, add_assign, rms_norm, silu_mul};
+use kept_kernels::{
+    Stop, Stopped, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul, soft_cap,
+};
 
+use crate::architecture::Activation;
 use crate::model::{Layer, Model};
 use crate::weights::{BLOCK_ROWS, Inputs, Tiles};
 use crate::{Config, ModelError};
@@ -23,7 +27,7 @@ use crate::{Config, ModelError};
 pub struct RowScratch {
     /// `[width]`: the residual, normed.
     normed: Vec<f32>,
-    /// `[ffn]`: gate, then `silu(gate) * up`.
+    /// `[ffn]`: gate, then its activation times `up`.
     gate: Vec<f32>,
     /// `[ffn]`
     up: Vec<f32>,
@@ -49,6 +53,58 @@ impl RowScratch {
     }
 }
 
+impl Layer {
+    /// Completes projected queries `q [rows, q_heads * head_dim]`, keys and values `[rows, kv_heads * head_dim]`.
+    fn complete(&self, config: &Config, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
+        for (x, bias) in [
+            (&mut *q, &self.q_bias),
+            (&mut *k, &self.k_bias),
+            (&mut *v, &self.v_bias),
+        ] {
+            add_bias(x, bias);
+        }
+        for (x, norm) in [(q, &self.q_norm), (k, &self.k_norm)] {
+            if let Some(norm) = norm {
+                rms_norm_in_place(x, norm, config.norm_eps);
+            }
+        }
+    }
+
+    /// Adds what attention comes to, `added [rows, width]` as projected, to the residual.
+    fn add_attention(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
+        add_bias(added, &self.o_bias);
+        if let Some(norm) = &self.post_attention_norm {
+            rms_norm_in_place(added, norm, config.norm_eps);
+        }
+        add_assign(residual, added);
+    }
+
+    /// Adds what the feed-forward comes to, `added [rows, width]` as projected, to the residual.
+    fn add_ffn(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
+        if let Some(norm) = &self.post_ffn_norm {
+            rms_norm_in_place(added, norm, config.norm_eps);
+        }
+        add_assign(residual, added);
+    }
+}
+
+/// Adds `bias [width]` to each row of `x [rows, width]`.
+fn add_bias(x: &mut [f32], bias: &Option<Vec<f32>>) {
+    if let Some(bias) = bias {
+        for row in x.chunks_exact_mut(bias.len()) {
+            add_assign(row, bias);
+        }
+    }
+}
+
+/// `gate = activation(gate) * up`.
+fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::Silu => silu_mul(gate, up),
+        Activation::GeluTanh => gelu_mul(gate, up),
+    }
+}
+
 impl Model {
     /// Embed tokens: `ids [n]` to `out [n, width]`.
     ///
@@ -59,6 +115,10 @@ impl Model {
         assert_eq!(out.len(), ids.len() * width, "out is [n, width]");
         for (id, out) in ids.iter().zip(out.chunks_exact_mut(width)) {
             self.embedding.row_to_f32(*id as usize, out);
+        }
+        let scale = self.config.embedding_scale;
+        if scale != 1.0 {
+            out.iter_mut().for_each(|x| *x *= scale);
         }
     }
 
@@ -99,6 +159,7 @@ impl Model {
         layer.q.multiply(1, &scratch.normed, q);
         layer.k.multiply(1, &scratch.normed, k);
         layer.v.multiply(1, &scratch.normed, v);
+        layer.complete(&self.config, q, k, v);
     }
 
     /// Decode, second half of a layer: add the projected `attention [q_heads * head_dim]` and then the feed-forward to
@@ -115,7 +176,7 @@ impl Model {
     ) {
         let layer = &self.layers[layer];
         layer.o.multiply(1, attention, &mut scratch.added);
-        add_assign(residual, &scratch.added);
+        layer.add_attention(&self.config, &mut scratch.added, residual);
         rms_norm(
             residual,
             &layer.ffn_norm,
@@ -124,9 +185,9 @@ impl Model {
         );
         layer.gate.multiply(1, &scratch.normed, &mut scratch.gate);
         layer.up.multiply(1, &scratch.normed, &mut scratch.up);
-        silu_mul(&mut scratch.gate, &scratch.up);
+        activate(self.config.activation, &mut scratch.gate, &scratch.up);
         layer.down.multiply(1, &scratch.gate, &mut scratch.added);
-        add_assign(residual, &scratch.added);
+        layer.add_ffn(&self.config, &mut scratch.added, residual);
     }
 
     /// Logits `[vocab]` of one token's `residual [width]` after the last layer. Allocates nothing once warm.
@@ -141,6 +202,9 @@ impl Model {
             &mut scratch.normed,
         );
         self.output.multiply(1, &scratch.normed, logits);
+        if let Some(cap) = self.config.logit_cap {
+            soft_cap(logits, cap);
+        }
     }
 }
 
@@ -161,7 +225,7 @@ pub struct LayerPass<'a> {
     normed: Inputs,
     /// `[rows, q_heads * head_dim]`: attention, where candle can read it.
     attended: Inputs,
-    /// `[rows, ffn]`: gate, then `silu(gate) * up`.
+    /// `[rows, ffn]`: gate, then its activation times `up`.
     hidden: Inputs,
     /// `[rows, ffn]`
     up_out: Vec<f32>,
@@ -240,24 +304,13 @@ impl<'a> LayerPass<'a> {
                 eps,
                 self.normed.rows_mut(m),
             );
-            self.q.multiply(
-                m,
-                &self.normed,
-                &mut q[first * q_width..last * q_width],
-                stop,
-            )?;
-            self.k.multiply(
-                m,
-                &self.normed,
-                &mut k[first * kv_width..last * kv_width],
-                stop,
-            )?;
-            self.v.multiply(
-                m,
-                &self.normed,
-                &mut v[first * kv_width..last * kv_width],
-                stop,
-            )?;
+            let q = &mut q[first * q_width..last * q_width];
+            let k = &mut k[first * kv_width..last * kv_width];
+            let v = &mut v[first * kv_width..last * kv_width];
+            self.q.multiply(m, &self.normed, q, stop)?;
+            self.k.multiply(m, &self.normed, k, stop)?;
+            self.v.multiply(m, &self.normed, v, stop)?;
+            self.layer.complete(self.config, q, k, v);
         }
         Ok(())
     }
@@ -303,16 +356,16 @@ impl<'a> LayerPass<'a> {
         let added = &mut self.added[..m * self.config.width];
         self.attended.rows_mut(m).copy_from_slice(attention);
         self.o.multiply(m, &self.attended, added, stop)?;
-        add_assign(residual, added);
+        self.layer.add_attention(self.config, added, residual);
         let eps = self.config.norm_eps;
         rms_norm(residual, &self.layer.ffn_norm, eps, self.normed.rows_mut(m));
         let up = &mut self.up_out[..m * self.config.ffn];
         self.gate
             .multiply(m, &self.normed, self.hidden.rows_mut(m), stop)?;
         self.up.multiply(m, &self.normed, up, stop)?;
-        silu_mul(self.hidden.rows_mut(m), up);
+        activate(self.config.activation, self.hidden.rows_mut(m), up);
         self.down.multiply(m, &self.hidden, added, stop)?;
-        add_assign(residual, added);
+        self.layer.add_ffn(self.config, added, residual);
         Ok(())
     }
 }

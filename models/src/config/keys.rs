@@ -1,0 +1,119 @@
+//! Metadata of one architecture, by the part of the key after its name; every number checked before it is believed.
+
+use crate::ModelError;
+use crate::gguf::{Gguf, Value};
+
+/// Largest believed value of any count; products of a few of them still fit in 64 bits.
+pub(super) const MAX_COUNT: u64 = 1 << 24;
+
+/// The keys `{name}.*` of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
+    pub(super) gguf: &'a Gguf,
+    /// `general.architecture`
+    pub(super) name: &'a str,
+}
+
+impl Keys<'_> {
+    /// `llama.block_count` of `block_count`.
+    pub(super) fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
+
+    pub(super) fn bad(&self, key: &str, value: impl ToString, needs: String) -> ModelError {
+        bad(&self.full(key), value, needs)
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.gguf.get(&self.full(key)).is_some()
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.gguf.text(&self.full(key))
+    }
+
+    pub(super) fn whole(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        self.gguf.whole(&self.full(key))
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.gguf.number(&self.full(key))
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.gguf.flag(&self.full(key))
+    }
+
+    /// A list of flags; `None` when there is no such key or it holds no list.
+    pub(super) fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, ModelError> {
+        match self.gguf.get(&self.full(key)) {
+            Some(Value::Array(_)) => self.gguf.flags(&self.full(key)),
+            _ => Ok(None),
+        }
+    }
+
+    /// A number above 0, or `None`.
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        match self.number(key)? {
+            Some(n) if n <= 0.0 => Err(self.bad(key, n, "a number above 0 is needed".to_owned())),
+            n => Ok(n),
+        }
+    }
+
+    /// A count that must be there.
+    pub(super) fn count(&self, key: &str) -> Result<usize, ModelError> {
+        let n = self.optional_count(key)?;
+        n.ok_or_else(|| missing(&self.full(key)))
+    }
+
+    pub(super) fn optional_count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let n = self.whole(key)?;
+        n.map(|n| self.believable(key, n)).transpose()
+    }
+
+    pub(super) fn believable(&self, key: &str, n: u64) -> Result<usize, ModelError> {
+        if n == 0 || n > MAX_COUNT {
+            let needs = format!("a number from 1 to {MAX_COUNT} is needed");
+            return Err(self.bad(key, n, needs));
+        }
+        Ok(n as usize)
+    }
+
+    /// A count, or a list of one count per layer as long as all are the same.
+    pub(super) fn uniform_count(&self, key: &str) -> Result<usize, ModelError> {
+        let full = self.full(key);
+        let Some(Value::Array(_)) = self.gguf.get(&full) else {
+            return self.count(key);
+        };
+        let counts = self.gguf.wholes(&full)?.unwrap_or_default();
+        match counts.first() {
+            Some(&first) if counts.iter().all(|&n| n == first) => self.believable(key, first),
+            Some(_) => Err(self.bad(
+                key,
+                "a list of different numbers",
+                "only models whose layers are all alike are supported".to_owned(),
+            )),
+            None => Err(self.bad(key, "an empty list", "a number is needed".to_owned())),
+        }
+    }
+}
+
+pub(super) fn missing(key: &str) -> ModelError {
+    ModelError::MissingKey {
+        key: key.to_owned(),
+    }
+}
+
+pub(super) fn missing_tensor(name: &str) -> ModelError {
+    ModelError::MissingTensor {
+        name: name.to_owned(),
+    }
+}
+
+pub(super) fn bad(key: &str, value: impl ToString, needs: String) -> ModelError {
+    ModelError::BadValue {
+        key: key.to_owned(),
+        value: value.to_string(),
+        needs,
+    }
+}

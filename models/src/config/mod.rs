@@ -1,0 +1,360 @@
+//! The shape of a model: its architecture's row of the table, filled in from the metadata.
+//!
+//! Not here: tensors and their shapes ([`crate::Model`] checks them against this), and the tokenizer.
+
+mod keys;
+mod rope;
+
+pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
+
+use crate::ModelError;
+use crate::architecture::{self, Activation, Architecture, Sliding};
+use crate::gguf::Gguf;
+use keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
+
+/// Shape and constants of a decoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// What kind of decoder it is.
+    pub(crate) architecture: &'static Architecture,
+    /// Decoder layers.
+    pub layers: usize,
+    /// `[layers]`: in what a layer differs from its neighbours.
+    pub kinds: Vec<LayerKind>,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Width of the feed-forward's inner layer.
+    pub ffn: usize,
+    /// Query heads.
+    pub q_heads: usize,
+    /// Key and value heads; divides `q_heads`.
+    pub kv_heads: usize,
+    /// Numbers in one head, of queries, keys and values alike.
+    pub head_dim: usize,
+    /// Rows of the embedding: token ids are below it.
+    pub vocab: usize,
+    /// Positions the model was made for, or stretched to by [`OpenOptions::rope`].
+    pub context: usize,
+    /// Added to the mean square in RMS norm.
+    pub norm_eps: f32,
+    /// Embeddings are multiplied by this; 1 in most models.
+    pub embedding_scale: f32,
+    /// Factor on the dot products of queries and keys.
+    pub attention_scale: f32,
+    /// Dot products `x`, scaled, become `cap * tanh(x / cap)`.
+    pub attention_cap: Option<f32>,
+    /// Logits `x` become `cap * tanh(x / cap)`.
+    pub logit_cap: Option<f32>,
+    /// Between the products of the feed-forward.
+    pub activation: Activation,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+    /// Rotary embedding of the layers that slide, where it is another.
+    pub window_rope: Option<RopeConfig>,
+    /// Window in the metadata that is not applied, because llama.cpp does not apply it either.
+    pub ignored_window: Option<usize>,
+    /// Whether the output projection is the embedding itself.
+    pub tied_output: bool,
+}
+
+/// In what a layer differs from its neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerKind {
+    /// How many of the last positions the layer attends to, its own included; `None` for all of them.
+    pub window: Option<usize>,
+    /// How queries and keys are rotated.
+    pub rotation: LayerRotation,
+}
+
+/// How a layer's queries and keys are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerRotation {
+    /// Not at all.
+    None,
+    /// By [`Config::rope`].
+    Rope,
+    /// By [`Config::window_rope`].
+    WindowRope,
+}
+
+/// What a person may set when a model is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct OpenOptions {
+    /// Stretch the context, for models whose files do not say how (Qwen beyond 32K).
+    pub rope: Option<RopeChoice>,
+}
+
+impl Config {
+    /// Read the shape of a model.
+    ///
+    /// # Errors
+    /// [`ModelError`]: `MissingKey`, `BadValue`, `UnsupportedArchitecture`, `UnsupportedRopeScaling`, `RopeChoice`, and
+    /// what is wrong with `token_embd.weight`, `output.weight` or the tensors of rotary factors.
+    pub fn read(gguf: &Gguf, options: &OpenOptions) -> Result<Config, ModelError> {
+        let name = gguf
+            .text("general.architecture")?
+            .ok_or_else(|| missing("general.architecture"))?;
+        let Some(architecture) = architecture::find(name) else {
+            return Err(ModelError::UnsupportedArchitecture {
+                name: name.to_owned(),
+                supported: architecture::supported(),
+            });
+        };
+        let keys = Keys { gguf, name };
+        refuse_unsupported_keys(&keys, architecture)?;
+        let width = keys.count("embedding_length")?;
+        let layers = keys.count("block_count")?;
+        // Before anything is made for each of them: a false count ends here.
+        let first_part = (0..layers).map(|layer| format!("blk.{layer}.attn_norm.weight"));
+        for name in first_part {
+            gguf.tensor(&name).ok_or_else(|| missing_tensor(&name))?;
+        }
+        let (q_heads, kv_heads) = heads(&keys)?;
+        let head_dim = head_dim(&keys, width, q_heads)?;
+        let norm_eps = norm_eps(&keys)?;
+        let context = keys.count("context_length")?;
+        let (rope, context) = rope::read(&keys, architecture, head_dim, context, options.rope)?;
+        let (windows, ignored_window) = windows(&keys, architecture, layers)?;
+        refuse_all_sliding(&keys, &windows)?;
+        let window_rope = match architecture.sliding {
+            Sliding::Most {
+                base: Some(base), ..
+            } if windows.iter().any(Option::is_some) => {
+                Some(rope::of_windows(&keys, architecture, head_dim, base)?)
+            }
+            _ => None,
+        };
+        let kind = |(layer, window): (usize, Option<usize>)| LayerKind {
+            window,
+            rotation: match (architecture.unrotated_every, window) {
+                (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
+                (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
+                _ => LayerRotation::Rope,
+            },
+        };
+        Ok(Config {
+            architecture,
+            layers,
+            kinds: windows.into_iter().enumerate().map(kind).collect(),
+            width,
+            ffn: keys.uniform_count("feed_forward_length")?,
+            q_heads,
+            kv_heads,
+            head_dim,
+            vocab: vocab(gguf, width)?,
+            context,
+            norm_eps,
+            embedding_scale: match architecture.scaled_embedding {
+                true => (width as f32).sqrt(),
+                false => 1.0,
+            },
+            attention_scale: match architecture.wide_scale_layers == Some(layers) {
+                true => 1.0 / ((width / q_heads) as f32).sqrt(),
+                false => 1.0 / (head_dim as f32).sqrt(),
+            },
+            attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
+            logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
+            activation: architecture.activation,
+            rope,
+            window_rope,
+            ignored_window,
+            tied_output: gguf.tensor("output.weight").is_none(),
+        })
+    }
+
+    /// `general.architecture`, such as `gemma3`.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture.name
+    }
+
+    /// Numbers in all query heads of one token: `q_heads * head_dim`.
+    pub fn q_width(&self) -> usize {
+        self.q_heads * self.head_dim
+    }
+
+    /// Numbers in all key (or value) heads of one token: `kv_heads * head_dim`.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Layers that attend to every position, from the first: those whose cache grows with the text.
+    pub fn full_layers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.layers).filter(|&layer| self.kinds[layer].window.is_none())
+    }
+
+    /// Positions of each layer that attends to the last ones only.
+    pub fn windows(&self) -> impl Iterator<Item = usize> + '_ {
+        self.kinds.iter().filter_map(|kind| kind.window)
+    }
+}
+
+fn heads(keys: &Keys<'_>) -> Result<(usize, usize), ModelError> {
+    let q_heads = keys.uniform_count("attention.head_count")?;
+    let kv_heads = match keys.has("attention.head_count_kv") {
+        true => keys.uniform_count("attention.head_count_kv")?,
+        false => q_heads,
+    };
+    if !q_heads.is_multiple_of(kv_heads) {
+        let needs = format!("it must divide the {q_heads} query heads");
+        return Err(keys.bad("attention.head_count_kv", kv_heads, needs));
+    }
+    Ok((q_heads, kv_heads))
+}
+
+fn head_dim(keys: &Keys<'_>, width: usize, q_heads: usize) -> Result<usize, ModelError> {
+    let head_dim = match keys.optional_count("attention.key_length")? {
+        Some(n) => n,
+        None if width.is_multiple_of(q_heads) => width / q_heads,
+        None => {
+            let needs = format!("it must divide the width {width} when no key_length is given");
+            return Err(keys.bad("attention.head_count", q_heads, needs));
+        }
+    };
+    for length in [
+        "attention.value_length",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+    ] {
+        if let Some(other) = keys.whole(length)?
+            && other != head_dim as u64
+        {
+            let needs = format!("only {head_dim}, the length of a key, is supported");
+            return Err(keys.bad(length, other, needs));
+        }
+    }
+    if q_heads * head_dim > MAX_COUNT as usize {
+        let needs = "fewer heads are needed".to_owned();
+        return Err(keys.bad("attention.head_count", q_heads, needs));
+    }
+    Ok(head_dim)
+}
+
+fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {
+    const EPS: &str = "attention.layer_norm_rms_epsilon";
+    let eps = keys.number(EPS)?.ok_or_else(|| missing(&keys.full(EPS)))?;
+    if !(0.0..1.0).contains(&eps) {
+        let needs = "a number from 0 to 1 is needed".to_owned();
+        return Err(keys.bad(EPS, eps, needs));
+    }
+    Ok(eps as f32)
+}
+
+fn vocab(gguf: &Gguf, width: usize) -> Result<usize, ModelError> {
+    let embedding = gguf
+        .tensor("token_embd.weight")
+        .ok_or_else(|| missing_tensor("token_embd.weight"))?;
+    let &[vocab, _] = embedding.shape.as_slice() else {
+        return Err(ModelError::WrongShape {
+            name: embedding.name.clone(),
+            found: embedding.shape.clone(),
+            expected: vec![0, width],
+        });
+    };
+    if vocab as u64 > MAX_COUNT {
+        let needs = format!("at most {MAX_COUNT} is believed");
+        return Err(bad("the vocabulary's size", vocab, needs));
+    }
+    Ok(vocab)
+}
+
+/// `[layers]`: each layer's window; and the window that is in the file but not applied.
+fn windows(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<(Vec<Option<usize>>, Option<usize>), ModelError> {
+    const WINDOW: &str = "attention.sliding_window";
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let said = keys.whole(WINDOW)?;
+    let (period, window) = match architecture.sliding {
+        Sliding::Ignored => {
+            let ignored = said.filter(|&n| n > 0).map(|n| n as usize);
+            return Ok((vec![None; layers], ignored));
+        }
+        Sliding::Most { period, window, .. } => match (said, window) {
+            // As in llama.cpp: no window at all.
+            (Some(0), _) | (None, None) => return Ok((vec![None; layers], None)),
+            (Some(n), _) => (period, keys.believable(WINDOW, n)?),
+            (None, Some(window)) => (period, window),
+        },
+    };
+    if let Some(flags) = keys.flags(PATTERN)? {
+        if flags.len() != layers {
+            let needs = format!("one flag for each of the {layers} layers is needed");
+            return Err(keys.bad(PATTERN, format!("{} flags", flags.len()), needs));
+        }
+        let of = |slides: bool| slides.then_some(window);
+        return Ok((flags.into_iter().map(of).collect(), None));
+    }
+    let period = keys.optional_count(PATTERN)?.unwrap_or(period);
+    let of = |layer: usize| (!(layer + 1).is_multiple_of(period)).then_some(window);
+    Ok(((0..layers).map(of).collect(), None))
+}
+
+/// There is nothing to compress in a model whose layers all slide, and no layer that reads a whole document.
+fn refuse_all_sliding(keys: &Keys<'_>, windows: &[Option<usize>]) -> Result<(), ModelError> {
+    if windows.iter().all(Option::is_some) {
+        let needs = "at least one layer must attend to every position".to_owned();
+        let of = format!("{} layers with a window", windows.len());
+        return Err(keys.bad("attention.sliding_window_pattern", of, needs));
+    }
+    Ok(())
+}
+
+/// A soft cap by key: its default where the file does not say; 0 is none. Architectures without one may not say any.
+fn cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
+    let Some(default) = default else {
+        return Ok(None);
+    };
+    let cap = keys.number(key)?.unwrap_or(default);
+    if !(0.0..1e6).contains(&cap) {
+        let needs = "a number from 0 (no cap) to a million is needed".to_owned();
+        return Err(keys.bad(key, cap, needs));
+    }
+    Ok((cap > 0.0).then_some(cap as f32))
+}
+
+/// Keys that change the arithmetic in a way Kept does not compute. Ignoring one would change answers silently.
+fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Result<(), ModelError> {
+    let capped = [
+        ("attn_logit_softcapping", architecture.attention_cap),
+        ("final_logit_softcapping", architecture.logit_cap),
+    ];
+    let caps = capped.iter().filter(|(_, default)| default.is_none());
+    let plain: &[(&str, f64)] = &[
+        ("attention.clamp_kqv", 0.0),
+        ("attention.max_alibi_bias", 0.0),
+        ("attention.scale", 0.0),
+        ("attention.output_scale", 0.0),
+        ("attention.temperature_scale", 0.0),
+        ("attention.shared_kv_layers", 0.0),
+        ("logit_scale", 0.0),
+        ("residual_scale", 0.0),
+        ("embedding_scale", 0.0),
+        ("rope.scaling.yarn_log_multiplier", 0.0),
+        ("rope.scaling.alpha", 0.0),
+    ];
+    for (key, plain) in plain
+        .iter()
+        .copied()
+        .chain(caps.map(|(key, _)| (*key, 0.0)))
+    {
+        if let Some(n) = keys.number(key)?
+            && n != plain
+        {
+            let needs = format!("only {plain} (a plain {}) is supported", keys.name);
+            return Err(keys.bad(key, n, needs));
+        }
+    }
+    if let Some(experts) = keys.whole("expert_count")?
+        && experts > 0
+    {
+        let needs = "mixtures of experts are not supported".to_owned();
+        return Err(keys.bad("expert_count", experts, needs));
+    }
+    if keys.flag("attention.causal")? == Some(false) {
+        let needs = "only causal models are supported".to_owned();
+        return Err(keys.bad("attention.causal", false, needs));
+    }
+    Ok(())
+}

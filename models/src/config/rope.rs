@@ -1,0 +1,409 @@
+//! Constants of the rotary embedding: what the file says, and what a person may set.
+//!
+//! Not here: tables of angles and rotating (`rope.rs` of the crate).
+
+use std::fmt;
+use std::str::FromStr;
+
+use kept_kernels::Pairing;
+
+use super::keys::{Keys, bad, missing, missing_tensor};
+use crate::ModelError;
+use crate::architecture::Architecture;
+use crate::gguf::Gguf;
+
+/// Constants of the rotary embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Numbers of a head that are rotated, from the first; even, at most `head_dim`.
+    pub dims: usize,
+    /// `theta` of the paper: pair `i` turns by `pos * base^(-2 i / dims)`.
+    pub base: f64,
+    /// How angles are stretched beyond the trained context.
+    pub scaling: RopeScaling,
+    /// Cosines and sines are multiplied by this, which sharpens attention over long contexts; 1 in most models.
+    pub magnitude: f64,
+    /// Which two numbers form a pair; `Neighbours` for llama, whose weights GGUF converters permute for it.
+    pub pairing: Pairing,
+}
+
+/// Stretching of rotary angles.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// As trained.
+    None,
+    /// Every angle is divided by `factor`.
+    Linear {
+        /// At least 1 in practice; any positive number is taken.
+        factor: f64,
+    },
+    /// Angle `i` is divided by `factors[i]`, `[dims / 2]`: how Llama 3.1 and later store theirs (`rope_freqs.weight`).
+    Factors(Vec<f32>),
+    /// Slow angles are divided, quick ones stay, and between the two there is a ramp.
+    Yarn(Yarn),
+    /// One set of divisors for short texts and one for long ones.
+    Long(LongRope),
+}
+
+/// YaRN, arXiv 2309.00071.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Yarn {
+    /// Angles that turn slowest are divided by this.
+    pub factor: f64,
+    /// Positions the model was trained with.
+    pub original: usize,
+    /// Angles that turn more often than this over the trained positions stay as they are.
+    pub beta_fast: f64,
+    /// Angles that turn more seldom than this are divided by the whole factor.
+    pub beta_slow: f64,
+}
+
+/// LongRoPE as Phi-3 and Phi-4 use it, arXiv 2402.13753.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LongRope {
+    /// Divisors of texts of up to `original` positions, `[dims / 2]`.
+    pub short: Vec<f32>,
+    /// Divisors of longer texts, `[dims / 2]`.
+    pub long: Vec<f32>,
+    /// Positions the model was trained with.
+    pub original: usize,
+}
+
+/// A stretched context that a person asks for: `yarn:4`, `linear:2`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeChoice {
+    /// YaRN by this factor.
+    Yarn(f64),
+    /// Linear by this factor.
+    Linear(f64),
+}
+
+impl FromStr for RopeChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RopeChoice, String> {
+        let wrong =
+            || format!("{text:?} is no way to stretch the context; write yarn:4 or linear:2");
+        let (kind, factor) = text.split_once(':').ok_or_else(wrong)?;
+        let factor = factor
+            .parse::<f64>()
+            .ok()
+            .filter(|f| (1.0..=64.0).contains(f) && *f > 1.0);
+        let factor =
+            factor.ok_or_else(|| format!("{text:?}: the factor is a number above 1, up to 64"))?;
+        match kind {
+            "yarn" => Ok(RopeChoice::Yarn(factor)),
+            "linear" => Ok(RopeChoice::Linear(factor)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for RopeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RopeChoice::Yarn(factor) => write!(f, "yarn:{factor}"),
+            RopeChoice::Linear(factor) => write!(f, "linear:{factor}"),
+        }
+    }
+}
+
+impl RopeConfig {
+    /// Radians per position of each pair, `[dims / 2]`, for a text of up to `positions` positions, room for the answer
+    /// included.
+    ///
+    /// Only LongRoPE asks for the length. transformers switches its divisors by the current length, which would leave
+    /// cached keys rotated by others than later queries; llama.cpp by the size of its context, chosen before the text
+    /// is known. Kept knows prompt and room before it reads, and decides by their sum, once.
+    pub fn frequencies(&self, positions: usize) -> Vec<f64> {
+        let (dims, half) = (self.dims as f64, self.dims / 2);
+        let plain = (0..half).map(|i| self.base.powf(-2.0 * i as f64 / dims));
+        let divided = |divisors: &[f32]| -> Vec<f64> {
+            let pairs = plain.clone().zip(divisors);
+            pairs.map(|(plain, d)| plain / f64::from(*d)).collect()
+        };
+        match &self.scaling {
+            RopeScaling::None => plain.collect(),
+            RopeScaling::Linear { factor } => plain.map(|plain| plain / factor).collect(),
+            RopeScaling::Factors(factors) => divided(factors),
+            RopeScaling::Long(long) => match positions > long.original {
+                true => divided(&long.long),
+                false => divided(&long.short),
+            },
+            RopeScaling::Yarn(yarn) => {
+                let ramp = yarn.ramp(self.dims, self.base);
+                let mixed = plain.enumerate().map(|(i, plain)| {
+                    let slow = ramp(i);
+                    plain / yarn.factor * slow + plain * (1.0 - slow)
+                });
+                mixed.collect()
+            }
+        }
+    }
+}
+
+impl Yarn {
+    /// Share of the divided angle in pair `i`, 0 for the quick ones to 1 for the slow ones.
+    fn ramp(&self, dims: usize, base: f64) -> impl Fn(usize) -> f64 {
+        // The pair that turns `turns` times over the trained positions.
+        let pair = |turns: f64| {
+            let wavelength = self.original as f64 / (turns * std::f64::consts::TAU);
+            dims as f64 * wavelength.ln() / (2.0 * base.ln())
+        };
+        let first = pair(self.beta_fast).floor().max(0.0);
+        let last = pair(self.beta_slow).ceil().min(dims as f64 - 1.0);
+        let width = (last - first).max(0.001);
+        move |i| ((i as f64 - first) / width).clamp(0.0, 1.0)
+    }
+
+    /// What [`RopeConfig::magnitude`] is by default.
+    fn magnitude(factor: f64) -> f64 {
+        match factor > 1.0 {
+            true => 0.1 * factor.ln() + 1.0,
+            false => 1.0,
+        }
+    }
+}
+
+/// The rotation of a model with heads of `head_dim` and `context` positions; and its positions, stretched by `choice`.
+pub(super) fn read(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    head_dim: usize,
+    context: usize,
+    choice: Option<RopeChoice>,
+) -> Result<(RopeConfig, usize), ModelError> {
+    const BASE: &str = "rope.freq_base";
+    let dims = dims(keys, "rope.dimension_count", head_dim)?;
+    let mut rope = RopeConfig {
+        dims,
+        base: base(keys, BASE)?.unwrap_or(10_000.0),
+        scaling: RopeScaling::None,
+        magnitude: 1.0,
+        pairing: architecture.pairing,
+    };
+    let original = keys.optional_count("rope.scaling.original_context_length")?;
+    let trained = original.unwrap_or(context);
+    (rope.scaling, rope.magnitude) = scaling(keys, architecture, dims, trained)?;
+    let Some(choice) = choice else {
+        return Ok((rope, context));
+    };
+    let factor = match (choice, &rope.scaling) {
+        (RopeChoice::Yarn(factor), RopeScaling::None | RopeScaling::Yarn(_)) => {
+            rope.magnitude = Yarn::magnitude(factor);
+            rope.scaling = RopeScaling::Yarn(Yarn {
+                factor,
+                ..Yarn::of(trained)
+            });
+            factor
+        }
+        (RopeChoice::Linear(factor), RopeScaling::None) => {
+            rope.scaling = RopeScaling::Linear { factor };
+            factor
+        }
+        (choice, own) => {
+            return Err(ModelError::RopeChoice {
+                choice: choice.to_string(),
+                own: own.name().to_owned(),
+            });
+        }
+    };
+    Ok((rope, (trained as f64 * factor) as usize))
+}
+
+/// The rotation of sliding layers that have their own: by another base, and never stretched.
+pub(super) fn of_windows(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    head_dim: usize,
+    default: f64,
+) -> Result<RopeConfig, ModelError> {
+    let all = dims(keys, "rope.dimension_count", head_dim)?;
+    Ok(RopeConfig {
+        dims: match keys.has("rope.dimension_count_swa") {
+            true => dims(keys, "rope.dimension_count_swa", head_dim)?,
+            false => all,
+        },
+        base: base(keys, "rope.freq_base_swa")?.unwrap_or(default),
+        scaling: RopeScaling::None,
+        magnitude: 1.0,
+        pairing: architecture.pairing,
+    })
+}
+
+impl RopeScaling {
+    /// As in `rope.scaling.type`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RopeScaling::None => "none",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Factors(_) => "llama3",
+            RopeScaling::Yarn(_) => "yarn",
+            RopeScaling::Long(_) => "longrope",
+        }
+    }
+}
+
+impl Yarn {
+    /// The paper's constants.
+    fn of(original: usize) -> Yarn {
+        Yarn {
+            factor: 1.0,
+            original,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        }
+    }
+}
+
+fn dims(keys: &Keys<'_>, key: &str, head_dim: usize) -> Result<usize, ModelError> {
+    let dims = keys.optional_count(key)?.unwrap_or(head_dim);
+    if dims > head_dim || !dims.is_multiple_of(2) {
+        let needs = format!("an even number up to the head's {head_dim} is needed");
+        return Err(keys.bad(key, dims, needs));
+    }
+    Ok(dims)
+}
+
+fn base(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, ModelError> {
+    match keys.number(key)? {
+        Some(base) if base <= 1.0 => {
+            Err(keys.bad(key, base, "a number above 1 is needed".to_owned()))
+        }
+        base => Ok(base),
+    }
+}
+
+/// The file's scaling, and the magnitude of cosines and sines.
+fn scaling(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    dims: usize,
+    trained: usize,
+) -> Result<(RopeScaling, f64), ModelError> {
+    const FACTOR: &str = "rope.scaling.factor";
+    let unsupported = |name: &str| ModelError::UnsupportedRopeScaling {
+        name: name.to_owned(),
+    };
+    let freqs = architecture
+        .rope_freqs
+        .then(|| factors(keys.gguf, "rope_freqs.weight", dims));
+    let freqs = freqs.transpose()?.flatten();
+    let long = long(keys, architecture, dims, trained)?;
+    let sharpened = keys.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    // Files from before `rope.scaling.type` said it in one number.
+    let old = keys.positive("rope.scale_linear")?;
+    let kind = keys.text("rope.scaling.type")?;
+    let factor = match kind {
+        None | Some("none" | "longrope") => old.unwrap_or(1.0),
+        Some("linear" | "yarn") => keys
+            .positive(FACTOR)?
+            .or(old)
+            .ok_or_else(|| missing(&keys.full(FACTOR)))?,
+        Some(other) => return Err(unsupported(other)),
+    };
+    if kind == Some("longrope") && long.is_none() {
+        return Err(missing_tensor("rope_factors_long.weight"));
+    }
+    if kind == Some("yarn") {
+        if freqs.is_some() || long.is_some() {
+            return Err(unsupported("yarn with factors of the file's own"));
+        }
+        let (yarn, magnitude) = yarn(keys, trained, factor)?;
+        return Ok((RopeScaling::Yarn(yarn), magnitude * sharpened));
+    }
+    let scaling = match (factor == 1.0, freqs, long) {
+        (true, None, None) => RopeScaling::None,
+        (false, None, None) => RopeScaling::Linear { factor },
+        (true, Some(factors), None) => RopeScaling::Factors(factors),
+        (true, None, Some(long)) => RopeScaling::Long(long),
+        (false, ..) => return Err(unsupported("linear with factors of the file's own")),
+        (true, Some(_), Some(_)) => return Err(unsupported("llama3 and longrope at once")),
+    };
+    Ok((scaling, sharpened))
+}
+
+fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), ModelError> {
+    // Written by some converters, at the values that the paper and llama.cpp take anyway.
+    for key in [
+        "rope.scaling.yarn_ext_factor",
+        "rope.scaling.yarn_attn_factor",
+    ] {
+        if let Some(n) = keys.number(key)?
+            && n != 1.0
+            && n >= 0.0
+        {
+            return Err(keys.bad(key, n, "only 1 is supported".to_owned()));
+        }
+    }
+    let plain = Yarn::of(trained);
+    let beta = |key: &str, default: f64| Ok(keys.positive(key)?.unwrap_or(default));
+    let yarn = Yarn {
+        factor,
+        beta_fast: beta("rope.scaling.yarn_beta_fast", plain.beta_fast)?,
+        beta_slow: beta("rope.scaling.yarn_beta_slow", plain.beta_slow)?,
+        ..plain
+    };
+    Ok((yarn, Yarn::magnitude(factor)))
+}
+
+fn long(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    dims: usize,
+    trained: usize,
+) -> Result<Option<LongRope>, ModelError> {
+    const NAMES: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    if !architecture.rope_factors {
+        return Ok(None);
+    }
+    let [short, long] = NAMES.map(|name| factors(keys.gguf, name, dims));
+    match (short?, long?) {
+        (None, None) => Ok(None),
+        (Some(short), Some(long)) => Ok(Some(LongRope {
+            short,
+            long,
+            original: trained,
+        })),
+        (short, _) => Err(missing_tensor(NAMES[usize::from(short.is_some())])),
+    }
+}
+
+/// Divisors, one per pair, as f32.
+fn factors(gguf: &Gguf, name: &str, dims: usize) -> Result<Option<Vec<f32>>, ModelError> {
+    if gguf.tensor(name).is_none() {
+        return Ok(None);
+    }
+    let factors = crate::weights::vector(gguf, name, dims / 2)?;
+    if let Some(wrong) = factors.iter().find(|f| !f.is_finite() || **f <= 0.0) {
+        return Err(bad(
+            name,
+            wrong,
+            "only positive factors make angles".to_owned(),
+        ));
+    }
+    Ok(Some(factors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_read_as_it_is_written() {
+        for text in ["yarn:4", "linear:2.5"] {
+            assert_eq!(text.parse::<RopeChoice>().unwrap().to_string(), text);
+        }
+        for text in [
+            "yarn",
+            "yarn:",
+            "yarn:1",
+            "yarn:-2",
+            "yarn:nan",
+            "ntk:4",
+            "linear:65",
+        ] {
+            assert!(text.parse::<RopeChoice>().is_err(), "{text}");
+        }
+    }
+}

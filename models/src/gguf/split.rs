@@ -1,0 +1,130 @@
+//! Models that were split over several files, as `llama-gguf-split` does: `NAME-00001-of-00003.gguf` and so on.
+//!
+//! Whichever part is given, the others are found beside it. The first holds the metadata; each holds some tensors.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kept_kernels::mapped::MappedFile;
+
+use super::reader::{self, Parts};
+use super::{Gguf, Value, map};
+use crate::ModelError;
+
+/// One part's place among the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// From 0.
+    part: u64,
+    parts: u64,
+}
+
+impl Place {
+    /// `None` for a file that is whole.
+    fn read(metadata: &HashMap<String, Value>) -> Option<Place> {
+        let whole = |key: &str| metadata.get(key).and_then(Value::whole);
+        let parts = whole("split.count").filter(|&parts| parts > 1)?;
+        Some(Place {
+            part: whole("split.no").unwrap_or(0),
+            parts,
+        })
+    }
+
+    /// `-00002-of-00003.gguf`
+    fn ending(self) -> String {
+        format!(
+            "-{:05}-of-{:05}.gguf",
+            self.part.saturating_add(1),
+            self.parts
+        )
+    }
+}
+
+/// Opens a file that `parts` were read from, and the other parts of its model where it has any.
+pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<Gguf, ModelError> {
+    let Some(given) = Place::read(&parts.metadata) else {
+        return Ok(Gguf {
+            files: vec![file],
+            version: parts.version,
+            metadata: parts.metadata,
+            tensors: parts.tensors,
+        });
+    };
+    let stem = stem(path, given)?;
+    let mut given_part = Some((file, parts));
+    let mut whole: Option<Gguf> = None;
+    for part in 0..given.parts {
+        let place = Place { part, ..given };
+        let (file, parts) = match given_part.take_if(|_| place == given) {
+            Some(opened) => opened,
+            None => beside(path, &stem, place)?,
+        };
+        let gguf = whole.get_or_insert_with(|| Gguf {
+            files: Vec::new(),
+            version: parts.version,
+            metadata: parts.metadata,
+            tensors: HashMap::new(),
+        });
+        for (name, mut tensor) in parts.tensors {
+            tensor.part = gguf.files.len();
+            if gguf.tensors.insert(name.clone(), tensor).is_some() {
+                return malformed(format!("tensor {name:?} occurs in two of its parts"));
+            }
+        }
+        gguf.files.push(file);
+    }
+    let whole = whole.expect("a split model has parts");
+    let announced = whole.whole("split.tensors.count")?;
+    if announced.is_some_and(|n| n != whole.tensors.len() as u64) {
+        return malformed(format!(
+            "its parts hold {} tensors, not the {} announced",
+            whole.tensors.len(),
+            announced.unwrap_or(0)
+        ));
+    }
+    Ok(whole)
+}
+
+/// What the names of all parts begin with.
+fn stem(path: &Path, given: Place) -> Result<String, ModelError> {
+    let name = path
+        .file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let ending = given.ending();
+    match name.strip_suffix(&ending) {
+        Some(stem) => Ok(stem.to_owned()),
+        None => Err(ModelError::PartName {
+            part: given.part.saturating_add(1),
+            parts: given.parts,
+            name,
+            ending,
+        }),
+    }
+}
+
+fn beside(path: &Path, stem: &str, place: Place) -> Result<(Arc<MappedFile>, Parts), ModelError> {
+    let name = format!("{stem}{}", place.ending());
+    let path: PathBuf = path.with_file_name(&name);
+    if !path.exists() {
+        return Err(ModelError::MissingPart {
+            part: place.part + 1,
+            parts: place.parts,
+            name,
+        });
+    }
+    let file = map(&path)?;
+    let parts = reader::read(file.bytes())?;
+    if Place::read(&parts.metadata) != Some(place) {
+        return malformed(format!(
+            "{name} does not say that it is part {} of {}",
+            place.part + 1,
+            place.parts
+        ));
+    }
+    Ok((file, parts))
+}
+
+fn malformed<T>(what: String) -> Result<T, ModelError> {
+    Err(ModelError::Malformed { what })
+}
