@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{Engine, Method, Sampling};
 
@@ -135,10 +136,31 @@ pub struct EngineArguments {
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
+}
+
+/// A context beyond the model's own.
+#[derive(Debug, Args)]
+pub struct StretchArguments {
+    /// Stretch the model's context, where its file does not say how: yarn:4 makes 128K of a Qwen's 32K; or linear:2.
+    #[arg(long, value_name = "KIND:FACTOR")]
+    pub rope: Option<RopeChoice>,
+}
+
+impl StretchArguments {
+    /// What a model is opened with.
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions { rope: self.rope }
+    }
 }
 
 /// Opens `model` for computing with `threads`. Called once, before any thread computes.
-pub fn open(model: &str, threads: Option<usize>) -> anyhow::Result<Engine> {
+pub fn open(
+    model: &str,
+    threads: Option<usize>,
+    stretch: &StretchArguments,
+) -> anyhow::Result<Engine> {
     if let Some(threads) = threads {
         anyhow::ensure!(
             (1..=MOST_THREADS).contains(&threads),
@@ -146,13 +168,13 @@ pub fn open(model: &str, threads: Option<usize>) -> anyhow::Result<Engine> {
         );
         kept_engine::kernels::threads::configure(Some(threads));
     }
-    Ok(Engine::open(&model_path(model)?)?)
+    Ok(Engine::open_with(&model_path(model)?, &stretch.options())?)
 }
 
 impl EngineArguments {
     /// Opens the model. Called once, before any thread computes.
     pub fn open(&self) -> anyhow::Result<Engine> {
-        open(&self.model, self.threads)
+        open(&self.model, self.threads, &self.stretch)
     }
 
     /// The method with its parameters, checked.
@@ -292,6 +314,8 @@ pub struct CompareArguments {
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
     /// Also draw the figures into this folder, as SVG.
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
@@ -352,6 +376,8 @@ pub struct NeedleArguments {
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
     /// Also draw the grid into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
@@ -456,6 +482,8 @@ pub struct InspectArguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
 }
 
 impl InspectArguments {

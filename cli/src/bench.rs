@@ -114,7 +114,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         decode_tokens_per_second: decode_speed,
         weights_bytes: model.weights_bytes(),
         kv_bytes,
-        kv_bytes_full: engine.bytes_per_row() * n as u64,
+        kv_bytes_full: engine.kv_bytes_full(n),
         scratch_bytes: ledger.scratch(),
         peak_bytes: peak_resident_bytes(),
         ledger_peak_bytes: ledger.peak(),

@@ -67,7 +67,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         check_folder(folder)?;
     }
     model_path(&arguments.model)?;
-    let engine = open(&arguments.model, arguments.threads)?;
+    let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
     let reference = watched("full cache", |on_event| {

@@ -71,7 +71,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.picture {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
-    let engine = open(&arguments.model, arguments.threads)?;
+    let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
     let context = engine.model().config().context;
     for &length in &lengths {
         ensure!(

@@ -1,8 +1,8 @@
-//! `kept models inspect`: what is in a GGUF file, and what a long document would take.
+//! `kept models inspect`: what is in a GGUF file, and what a long document would take. On one screen.
 
 use std::collections::BTreeMap;
 
-use kept_engine::models::{RopeConfig, RopeScaling};
+use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
 use kept_engine::{Engine, Fit, Method};
 use serde::Serialize;
 
@@ -14,9 +14,17 @@ use crate::output::{self, bytes, count};
 #[derive(Serialize)]
 struct InspectJson {
     file: String,
+    files: usize,
+    file_bytes: u64,
     name: String,
     architecture: String,
+    parameters: u64,
     layers: usize,
+    full_layers: usize,
+    sliding_layers: usize,
+    window: Option<usize>,
+    ignored_window: Option<usize>,
+    unrotated_layers: usize,
     width: usize,
     ffn: usize,
     q_heads: usize,
@@ -25,12 +33,20 @@ struct InspectJson {
     vocabulary: usize,
     context: usize,
     rope: String,
+    window_rope: Option<String>,
+    attention_cap: Option<f32>,
+    logit_cap: Option<f32>,
     tied_output: bool,
     tensors: BTreeMap<String, usize>,
+    /// Share of the weights' bytes by type.
+    quantisation: BTreeMap<String, f64>,
+    bits_per_weight: f64,
     weights_bytes: u64,
     kv_bytes_per_token: u64,
+    kv_bytes_context: u64,
     tokenizer: String,
     chat_template: bool,
+    thinking: bool,
     /// What can be read with the memory that is free now, where the system says how much that is.
     fit: Option<Fit>,
 }
@@ -38,26 +54,46 @@ struct InspectJson {
 pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let memory = arguments.memory()?;
     let path = model_path(&arguments.model)?;
-    let engine = Engine::open(&path)?;
-    let model = engine.model();
-    let config = model.config();
-    let text = |key: &str| -> String {
-        let value = model.gguf().text(key).ok().flatten();
-        value.unwrap_or("unknown").to_owned()
-    };
+    let engine = Engine::open_with(&path, &arguments.stretch.options())?;
+    let mut report = report(&engine, path.display().to_string());
     let usual = Method {
         name: "snapkv".to_owned(),
         parameters: Vec::new(),
     };
-    let mut tensors = BTreeMap::new();
+    report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    output::print_text(&screen(&report))
+}
+
+fn report(engine: &Engine, file: String) -> InspectJson {
+    let model = engine.model();
+    let config = model.config();
+    let files = model.gguf().files();
+    let parameters = model.parameters();
+    let (mut tensors, mut by_type) = (BTreeMap::new(), BTreeMap::new());
     for tensor in model.gguf().tensors() {
         *tensors.entry(tensor.kind.name()).or_insert(0) += 1;
+        *by_type.entry(tensor.kind.name()).or_insert(0.0) += tensor.bytes as f64;
     }
-    let report = InspectJson {
-        file: path.display().to_string(),
+    let all = model.weights_bytes();
+    by_type.values_mut().for_each(|b| *b /= all.max(1) as f64);
+    let template = model.gguf().text("tokenizer.chat_template").ok().flatten();
+    let full_layers = config.full_layers().count();
+    InspectJson {
+        file,
+        files: files.len(),
+        file_bytes: files.iter().map(|file| file.len() as u64).sum(),
         name: model.name().to_owned(),
-        architecture: text("general.architecture"),
+        architecture: config.architecture().to_owned(),
+        parameters,
         layers: config.layers,
+        full_layers,
+        sliding_layers: config.layers - full_layers,
+        window: config.windows().next(),
+        ignored_window: config.ignored_window,
+        unrotated_layers: unrotated(config),
         width: config.width,
         ffn: config.ffn,
         q_heads: config.q_heads,
@@ -66,72 +102,194 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         vocabulary: config.vocab,
         context: config.context,
         rope: rope(&config.rope),
+        window_rope: config.window_rope.as_ref().map(rope),
+        attention_cap: config.attention_cap,
+        logit_cap: config.logit_cap,
         tied_output: config.tied_output,
         tensors,
-        weights_bytes: model.weights_bytes(),
+        quantisation: by_type,
+        bits_per_weight: 8.0 * all as f64 / parameters.max(1) as f64,
+        weights_bytes: all,
         kv_bytes_per_token: engine.bytes_per_row(),
-        tokenizer: match model.tokenizer() {
-            Ok(_) => format!(
-                "{} with pre-tokenizer {}",
-                text("tokenizer.ggml.model"),
-                text("tokenizer.ggml.pre")
-            ),
-            Err(error) => error.to_string(),
-        },
-        chat_template: model.gguf().get("tokenizer.chat_template").is_some(),
-        fit: memory.map(|bytes| engine.fit(bytes, &usual)),
-    };
-    if arguments.json {
-        return output::print_json(&report);
+        kv_bytes_context: engine.kv_bytes_full(config.context),
+        tokenizer: tokenizer(model),
+        chat_template: template.is_some(),
+        thinking: template.is_some_and(|template| template.contains("enable_thinking")),
+        fit: None,
     }
-    let tensors: Vec<String> = report
-        .tensors
-        .iter()
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
-    let context_bytes = report.kv_bytes_per_token * report.context as u64;
-    output::print_text(&format!(
-        "{}\n\
-         file        {}\n\
-         model       {}, {} layers, width {}, feed-forward {}\n\
-         heads       {} query, {} key/value, {} wide\n\
-         context     {} tokens; rope {}\n\
-         vocabulary  {} tokens; {}; chat template: {}\n\
-         weights     {} in {} tensors{}\n\
-         cache       {} a token in f32, {} for the whole context\n{}",
-        report.name,
-        report.file,
-        report.architecture,
-        report.layers,
-        count(report.width),
-        count(report.ffn),
-        report.q_heads,
-        report.kv_heads,
-        report.head_dim,
-        count(report.context),
-        report.rope,
-        count(report.vocabulary),
-        report.tokenizer,
-        if report.chat_template { "yes" } else { "none" },
-        bytes(report.weights_bytes),
-        tensors.join(", "),
-        if report.tied_output {
-            ", output tied to the embedding"
-        } else {
-            ""
-        },
-        bytes(report.kv_bytes_per_token),
-        bytes(context_bytes),
-        report.fit.as_ref().map(fit::table).unwrap_or_default(),
-    ))
 }
 
-/// `base 500000, 64 of a head rotated, linear by 4`.
+fn unrotated(config: &Config) -> usize {
+    let each = config.kinds.iter();
+    each.filter(|kind| kind.rotation == LayerRotation::None)
+        .count()
+}
+
+fn tokenizer(model: &Model) -> String {
+    let text = |key: &str| -> String {
+        let value = model.gguf().text(key).ok().flatten();
+        value.unwrap_or("none").to_owned()
+    };
+    match model.tokenizer() {
+        Ok(_) => format!(
+            "{} with pre-tokenizer {}",
+            text("tokenizer.ggml.model"),
+            text("tokenizer.ggml.pre")
+        ),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn screen(report: &InspectJson) -> String {
+    let mut mix: Vec<_> = report.quantisation.iter().collect();
+    mix.sort_by(|a, b| b.1.total_cmp(a.1));
+    let mix: Vec<String> = mix
+        .iter()
+        .map(|(kind, share)| format!("{kind} {:.0} % ({})", *share * 100.0, report.tensors[*kind]))
+        .collect();
+    let yes = |there: bool| if there { "yes" } else { "none" };
+    let lines = [
+        ("file", files(report)),
+        (
+            "model",
+            format!(
+                "{}, {} parameters, width {}, feed-forward {}",
+                report.architecture,
+                parameters(report.parameters),
+                count(report.width),
+                count(report.ffn)
+            ),
+        ),
+        (
+            "weights",
+            format!(
+                "{}, {:.1} bits a weight; bytes by type (tensors): {}{}",
+                bytes(report.weights_bytes),
+                report.bits_per_weight,
+                mix.join(", "),
+                match report.tied_output {
+                    true => "; output tied to the embedding",
+                    false => "",
+                }
+            ),
+        ),
+        ("layers", layers(report)),
+        (
+            "heads",
+            format!(
+                "{} query, {} key/value, {} wide{}",
+                report.q_heads,
+                report.kv_heads,
+                report.head_dim,
+                caps(report)
+            ),
+        ),
+        ("context", format!("{} tokens", count(report.context))),
+        ("rope", ropes(report)),
+        (
+            "tokenizer",
+            format!("{} tokens, {}", count(report.vocabulary), report.tokenizer),
+        ),
+        (
+            "template",
+            format!(
+                "{}; thinking: {}",
+                yes(report.chat_template),
+                match report.thinking {
+                    true => "can be turned on and off",
+                    false => "none",
+                }
+            ),
+        ),
+        (
+            "cache",
+            format!(
+                "{} a token in f32{}, {} for the whole context",
+                bytes(report.kv_bytes_per_token),
+                match report.sliding_layers {
+                    0 => String::new(),
+                    _ => " where layers attend to all".to_owned(),
+                },
+                bytes(report.kv_bytes_context)
+            ),
+        ),
+    ];
+    let mut text = format!("{}\n", report.name);
+    for (name, line) in lines {
+        text += &format!("{name:<11} {line}\n");
+    }
+    text + &report.fit.as_ref().map(fit::table).unwrap_or_default()
+}
+
+fn files(report: &InspectJson) -> String {
+    let parts = match report.files {
+        1 => String::new(),
+        parts => format!(" in {parts} files"),
+    };
+    format!("{}, {}{parts}", report.file, bytes(report.file_bytes))
+}
+
+/// `1.24 B`, `135 M`.
+fn parameters(n: u64) -> String {
+    match n {
+        1_000_000_000.. => format!("{:.2} B", n as f64 / 1e9),
+        1_000_000.. => format!("{:.0} M", n as f64 / 1e6),
+        _ => count(n as usize),
+    }
+}
+
+fn layers(report: &InspectJson) -> String {
+    let mut text = match report.window {
+        None => format!("{}, all attend to every token", report.layers),
+        Some(window) => format!(
+            "{}: {} attend to every token and are compressed, {} to the last {} and are not",
+            report.layers,
+            report.full_layers,
+            report.sliding_layers,
+            count(window)
+        ),
+    };
+    if let Some(window) = report.ignored_window {
+        let window = count(window);
+        text += &format!("; a window of {window} in the file is not applied, as in llama.cpp");
+    }
+    text
+}
+
+fn caps(report: &InspectJson) -> String {
+    let cap = |cap: Option<f32>, what: &str| match cap {
+        Some(cap) => format!(", {what} capped at {cap}"),
+        None => String::new(),
+    };
+    cap(report.attention_cap, "scores") + &cap(report.logit_cap, "logits")
+}
+
+fn ropes(report: &InspectJson) -> String {
+    let mut text = report.rope.clone();
+    if let Some(rope) = &report.window_rope {
+        text += &format!("; sliding layers: {rope}");
+    }
+    if report.unrotated_layers > 0 {
+        text += &format!("; {} layers are not rotated", report.unrotated_layers);
+    }
+    text
+}
+
+/// `base 500000, 64 numbers of a head rotated, stretched linearly by 4`.
 fn rope(rope: &RopeConfig) -> String {
     let scaling = match &rope.scaling {
         RopeScaling::None => String::new(),
         RopeScaling::Linear { factor } => format!(", stretched linearly by {factor}"),
         RopeScaling::Factors(_) => ", stretched by the file's factors".to_owned(),
+        RopeScaling::Yarn(yarn) => format!(
+            ", stretched from {} tokens by yarn, {}",
+            count(yarn.original),
+            yarn.factor
+        ),
+        RopeScaling::Long(long) => format!(
+            ", stretched from {} tokens by longrope",
+            count(long.original)
+        ),
     };
     format!(
         "base {}, {} numbers of a head rotated{scaling}",

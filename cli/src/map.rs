@@ -88,6 +88,12 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
         count(answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len().max(1)),
         answer.rows_per_layer.len(),
     );
+    let sliding = answer.map.windows.iter().flatten().count();
+    if sliding > 0 {
+        out += &format!(
+            "{sliding} of these layers attend to the last tokens only and keep those; the shares are of the others\n"
+        );
+    }
     output::print_text(&out)
 }
 
@@ -277,12 +283,15 @@ impl Serialize for Layers<'_> {
         #[derive(Serialize)]
         struct LayerJson<'a> {
             heads: &'a [Vec<u32>],
+            /// How many of the last positions the layer attends to; null for a layer that attends to all and was cut.
+            window: Option<usize>,
         }
         let map = self.0;
         let everything = vec![(0..map.tokens as u32).collect::<Vec<u32>>(); map.kv_heads];
         let mut list = serializer.serialize_seq(Some(map.layers.len()))?;
-        for layer in &map.layers {
+        for (layer, &window) in map.layers.iter().zip(&map.windows) {
             list.serialize_element(&LayerJson {
+                window,
                 heads: match layer {
                     LayerRetention::Everything => &everything,
                     LayerRetention::Kept(heads) => heads,

@@ -57,7 +57,7 @@ pub fn page(
         kv = bytes(answer.kv_bytes),
         full = bytes(answer.kv_bytes_full),
         legend = legend(),
-        slots = answer.map.layers.len() * answer.map.kv_heads,
+        slots = answer.map.slots(),
     );
     for run in runs {
         let text = escape(&document.text[run.range.clone()]);

@@ -11,8 +11,8 @@
 //! ```
 
 use kept_kernels::{
-    ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, class_attention, mean_row,
-    row_length,
+    ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale, class_attention,
+    mean_row, row_length,
 };
 use kept_policies::{ClassChange, ClassStep, ClassTable, Policy, Pos, Retention, Row};
 
@@ -194,7 +194,7 @@ impl CompactLayer {
     /// `angles` to their ranks where they are stored raw. Probabilities stay in `scratch`.
     pub fn attend_by_table(
         &self,
-        (shape, scale): (HeadShape, f32),
+        (shape, scale): (HeadShape, Scale),
         query: &[f32],
         rotation: Option<RankRotation<'_>>,
         scratch: &mut ClassScratch,

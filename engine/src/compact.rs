@@ -1,5 +1,8 @@
 //! The compact cache: per layer and kv head the kept rows, each with its position, and room for the answer.
 //!
+//! Layers that attend to the last positions only hold a ring of them, whatever the method: a new token takes the oldest one's
+//! slot once the window is full.
+//!
 //! Rows are slots. An evicted row leaves a hole that the next token fills, so nothing is ever moved; order lives in `ranks`
 //! (for methods that re-assign positions) and in `positions`, never in the slot number.
 //!
@@ -31,6 +34,8 @@ pub struct CompactLayer {
     hole: Vec<Option<Row>>,
     /// Which tokens share which row, where the method merges: a row is then a class, and its position its centre's.
     pub(crate) classes: Option<Classes>,
+    /// Positions that a token of this layer attends to, its own included, where these are the last ones only.
+    window: Option<usize>,
 }
 
 impl CompactLayer {
@@ -57,6 +62,7 @@ impl CompactLayer {
             },
             hole: vec![None; kv_heads],
             classes: None,
+            window: None,
         };
         let everything: Vec<u32> = match retention {
             Retention::Everything => (0..tokens as u32).collect(),
@@ -91,6 +97,36 @@ impl CompactLayer {
             }
         }
         layer
+    }
+
+    /// The ring of a layer that attends to the last `window` positions only: of a layer's full `keys` and `values` (`tokens` rows
+    /// each) the last ones, with room for `room` more tokens as far as the window has any.
+    pub(crate) fn ring(
+        keys: &RowStore,
+        values: &RowStore,
+        tokens: usize,
+        window: usize,
+        room: usize,
+    ) -> Self {
+        let first = tokens.saturating_sub(window) as u32;
+        let last: Vec<Pos> = (first..tokens as u32).map(Pos).collect();
+        let kv_heads = keys.kv_heads();
+        let capacity = window.min(tokens + room);
+        let mut layer = Self::gather(
+            keys,
+            values,
+            tokens,
+            &Retention::Keep(vec![last; kv_heads]),
+            &vec![capacity; kv_heads],
+            Positions::Original,
+        );
+        layer.window = Some(window);
+        layer
+    }
+
+    /// Positions that a token of this layer attends to, its own included; `None` where these are all that are kept.
+    pub fn window(&self) -> Option<usize> {
+        self.window
     }
 
     /// Rows that hold a token, per kv head.
@@ -143,13 +179,13 @@ impl CompactLayer {
         for head in 0..self.rows.len() {
             let live = self.live_rows(head);
             let first = self.keys.first_row(head);
-            let slot = match self.hole[head].take() {
-                Some(row) => row.0 as usize,
-                None => {
-                    self.rows[head] += 1;
-                    self.rows[head] - 1
-                }
+            let slot = match (self.hole[head].take(), self.window) {
+                (Some(row), _) => row.0 as usize,
+                // Slot i holds the positions that are i more than the first one's, up to multiples of the window.
+                (None, Some(window)) => (position.0 - self.positions[first].0) as usize % window,
+                (None, None) => self.rows[head],
             };
+            self.rows[head] = self.rows[head].max(slot + 1);
             self.keys
                 .row_mut(head, slot)
                 .copy_from_slice(&key[head * dim..][..dim]);
@@ -284,9 +320,14 @@ impl CompactCache {
         entries.max().unwrap_or(0)
     }
 
-    /// The layers, from 0.
+    /// The model's layers, from 0.
     pub fn layers(&self) -> &[CompactLayer] {
         &self.layers
+    }
+
+    /// The layers that a method cuts, in its own count: those that attend to every position.
+    pub fn cut_layers(&self) -> impl Iterator<Item = &CompactLayer> {
+        self.layers.iter().filter(|layer| layer.window.is_none())
     }
 
     /// Slots of the largest head, over all layers: room for attention scratch.
@@ -393,6 +434,31 @@ mod tests {
         layer.spill(&[spill]);
         assert_eq!(layer.values.row(0, 2), [7.0, 5.5]);
         assert_eq!(layer.keys.row(0, 2), [3.0, 3.0], "keys stay");
+    }
+
+    #[test]
+    fn a_ring_holds_the_last_positions() {
+        let mut keys = RowStore::uniform(1, 6, 2);
+        for row in 0..6 {
+            keys.row_mut(0, row).fill(row as f32);
+        }
+        // Three of two tokens: the window has room for one more, then the oldest go.
+        let mut layer = CompactLayer::ring(&keys, &keys, 2, 3, 9);
+        assert_eq!((layer.window(), layer.live_rows(0)), (Some(3), 2));
+        let mut held = Vec::new();
+        for position in 2..9u32 {
+            layer.append(&[position as f32; 2], &[0.0; 2], Pos(position));
+            held.push(layer.kept(0).iter().map(|p| p.0).collect::<Vec<_>>());
+            for (slot, p) in layer.positions_of(0).iter().enumerate() {
+                assert_eq!(layer.keys.row(0, slot)[0], p.0 as f32);
+            }
+        }
+        assert_eq!(held[0], [0, 1, 2]);
+        assert_eq!(held[1], [1, 2, 3]);
+        assert_eq!(held[6], [6, 7, 8]);
+        assert_eq!(layer.allocated_bytes(), 3 * (2 * 2 * 4 + 4));
+        let layer = CompactLayer::ring(&keys, &keys, 6, 4, 0);
+        assert_eq!(layer.kept(0), [Pos(2), Pos(3), Pos(4), Pos(5)]);
     }
 
     #[test]

@@ -174,32 +174,38 @@ impl<'a> Decoder<'a> {
         let config = self.model.config();
         let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
         let position = self.cache.next;
-        let reassigned = self.cache.reassigned;
         self.model.embed(&[token], &mut b.residual);
+        // The layers that the policy knows, counted as it does.
+        let mut cut_layers = 0;
         for (layer, cached) in self.cache.layers.iter_mut().enumerate() {
             self.model
                 .project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
-            if reassigned {
-                cached.append(&b.k, &b.v, position);
-                for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
-                    self.rope.rotate_at(q, cached.last_rank(head));
-                }
-            } else {
-                self.rope.rotate_at(&mut b.k, position.0 as usize);
-                self.rope.rotate_at(&mut b.q, position.0 as usize);
-                cached.append(&b.k, &b.v, position);
+            let slides = cached.window().is_some();
+            let rope = self.rope.of_layer(layer);
+            // Rotated as they are read, by their rank; else here, by their position; in some layers of some models not at all.
+            let (ranked, placed) = match self.cache.reassigned && !slides {
+                true => (rope, None),
+                false => (None, rope),
+            };
+            if let Some(rope) = placed {
+                rope.rotate_at(&mut b.k, position.0 as usize);
+                rope.rotate_at(&mut b.q, position.0 as usize);
             }
-            let (cos, sin) = (self.rope.cosines(), self.rope.sines());
-            let (rope_dim, pairing) = (2 * self.rope.pairs(), self.rope.pairing());
+            cached.append(&b.k, &b.v, position);
+            if let Some(rope) = ranked {
+                for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
+                    rope.rotate_at(q, cached.last_rank(head));
+                }
+            }
             let (shape, scale) = (head_shape(self.model), attention_scale(self.model));
             let by_table = b.by_table.as_mut().filter(|_| cached.is_shared());
             let (probabilities, stride) = match by_table {
                 Some(scratch) => {
-                    let rotation = reassigned.then_some(RankRotation {
-                        cos,
-                        sin,
-                        rope_dim,
-                        pairing,
+                    let rotation = ranked.map(|rope| RankRotation {
+                        cos: rope.cosines(),
+                        sin: rope.sines(),
+                        rope_dim: 2 * rope.pairs(),
+                        pairing: rope.pairing(),
                     });
                     cached.attend_by_table(
                         (shape, scale),
@@ -218,11 +224,11 @@ impl<'a> Decoder<'a> {
                         keys: &cached.keys,
                         values: &cached.values,
                         rows: &cached.rows,
-                        rotation: reassigned.then(|| Rotation {
-                            cos,
-                            sin,
-                            rope_dim,
-                            pairing,
+                        rotation: ranked.map(|rope| Rotation {
+                            cos: rope.cosines(),
+                            sin: rope.sines(),
+                            rope_dim: 2 * rope.pairs(),
+                            pairing: rope.pairing(),
                             ranks: &cached.ranks,
                         }),
                     };
@@ -240,6 +246,11 @@ impl<'a> Decoder<'a> {
                     votes.count(positions, seen);
                 }
             }
+            if slides {
+                continue;
+            }
+            let layer = cut_layers;
+            cut_layers += 1;
             if cached.classes.is_some() {
                 cached.settle(layer, self.policy, (probabilities, stride));
             } else if self.policy.decode_rows(layer).is_some() {

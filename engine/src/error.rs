@@ -20,6 +20,18 @@ pub enum EngineError {
     /// The method, its parameters or the budget do not fit.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// A budget in bytes that the layers with a window take all of.
+    #[error(
+        "a budget of {bytes} bytes is too small: the model's sliding-window layers take {windows} bytes, and one row of the others {row}; give at least {}", windows + row
+    )]
+    BudgetBelowWindows {
+        /// The budget.
+        bytes: u64,
+        /// What the layers with a window take.
+        windows: u64,
+        /// What one row of the others takes.
+        row: u64,
+    },
     /// No question.
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,

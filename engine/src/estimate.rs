@@ -44,12 +44,12 @@ impl Engine {
         let ledger = self.ledger_of(&sizes, room);
         let per_layer = self.bytes_per_row() / sizes.rows.len().max(1) as u64;
         let kept: usize = sizes.kept().sum();
-        let kv_bytes = kept as u64 * per_layer;
+        let kv_bytes = kept as u64 * per_layer + self.window_bytes(tokens);
         Ok(Estimate {
             prompt_tokens: tokens,
             rows: (kept as f64 / sizes.rows.len().max(1) as f64).round() as usize,
             kv_bytes,
-            kv_bytes_full: self.bytes_per_row() * tokens as u64,
+            kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
             note: budget.and_then(|_| budget_note(method, rows, tokens)),
@@ -87,7 +87,7 @@ impl Engine {
 
     fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {
         let model = self.model();
-        // A table is the same number of bytes for every position.
+        // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             rope: a_position * (sizes.tokens + self.room(sizes.tokens, room)) as u64,

@@ -2,7 +2,9 @@
 //!
 //! Not here: the plain window and the column sums (`kept_kernels::window_scores` gives them directly), and any decision.
 
-use kept_kernels::{HeadShape, Normalise, RowStore, Stop, Stopped, WindowScores, window_scores};
+use kept_kernels::{
+    HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores, window_scores,
+};
 use kept_models::RopeTable;
 use kept_policies::{Future, FutureQueries, Ramp};
 
@@ -11,8 +13,8 @@ use kept_policies::{Future, FutureQueries, Ramp};
 pub struct LastQueries<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// Factor on the dot products.
-    pub scale: f32,
+    /// From dot products to logits.
+    pub scale: Scale,
     /// `[rows, q_heads, head_dim]`, rotated: the last rows of the prompt.
     pub queries: &'a [f32],
     /// Rotated keys, row == position.
@@ -285,7 +287,7 @@ mod tests {
         keys.row_mut(0, 0).copy_from_slice(&[4.0, 0.0]);
         let last = LastQueries {
             shape: SHAPE,
-            scale: 1.0,
+            scale: 1.0.into(),
             queries: &[1.0, 0.0, 1.0, 0.0, -1.0, 0.0, -1.0, 0.0],
             keys: &keys,
             tokens: 3,
@@ -301,7 +303,7 @@ mod tests {
         let keys = RowStore::uniform(1, 4, 2);
         let last = LastQueries {
             shape: SHAPE,
-            scale: 1.0,
+            scale: 1.0.into(),
             queries: &[0.0; 12],
             keys: &keys,
             tokens: 4,

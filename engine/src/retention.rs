@@ -1,4 +1,7 @@
 //! The retention map: which tokens of the prompt each layer and kv head kept. Plain numbers, for heatmaps and files.
+//!
+//! Layers that attend to the last positions only are in it too, with those; but what is counted per token leaves them out: they say
+//! nothing of the method, and would only pale what it kept.
 
 use kept_policies::{MergedHead, Retention};
 
@@ -18,8 +21,10 @@ pub struct RetentionMap {
     pub tokens: usize,
     /// Key/value heads per layer.
     pub kv_heads: usize,
-    /// One entry per layer.
+    /// One entry per layer of the model.
     pub layers: Vec<LayerRetention>,
+    /// `[layers]`: how many of the last positions a layer attends to, where it does not attend to all; no method cuts those.
+    pub windows: Vec<Option<usize>>,
     /// `[layers][kv_heads]`: tokens that share the row of another, as `[position, position of the class's centre]`. Kept in
     /// `layers` is the centre.
     pub merged: Vec<Vec<Vec<[u32; 2]>>>,
@@ -31,11 +36,23 @@ impl RetentionMap {
             tokens,
             kv_heads,
             layers: Vec::new(),
+            windows: Vec::new(),
             merged: Vec::new(),
         }
     }
 
+    /// Adds a layer that attends to the last `window` positions and holds those.
+    pub(crate) fn push_window(&mut self, window: usize) {
+        let last = (self.tokens.saturating_sub(window) as u32..self.tokens as u32).collect();
+        self.layers
+            .push(LayerRetention::Kept(vec![last; self.kv_heads]));
+        self.merged.push(vec![Vec::new(); self.kv_heads]);
+        self.windows.push(Some(window));
+    }
+
+    /// Adds a layer that the method has cut.
     pub(crate) fn push(&mut self, retention: &Retention) {
+        self.windows.push(None);
         self.merged.push(match retention {
             Retention::Merge(heads) => heads.iter().map(MergedHead::merged).collect(),
             _ => vec![Vec::new(); self.kv_heads],
@@ -71,10 +88,21 @@ impl RetentionMap {
             .collect()
     }
 
-    /// `[tokens]`: in how many of the `layers x kv_heads` slots each token is kept, alone or merged.
+    /// What the method kept, layer by layer: without those that attend to the last positions only.
+    pub fn cut_layers(&self) -> impl Iterator<Item = &LayerRetention> {
+        let layers = self.layers.iter().zip(&self.windows);
+        layers.filter(|(_, w)| w.is_none()).map(|(layer, _)| layer)
+    }
+
+    /// Layer-head slots that a token can be kept in: those of [`RetentionMap::cut_layers`].
+    pub fn slots(&self) -> usize {
+        self.cut_layers().count() * self.kv_heads
+    }
+
+    /// `[tokens]`: in how many of the [`RetentionMap::slots`] each token is kept, alone or merged.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.tokens];
-        for layer in &self.layers {
+        for layer in self.cut_layers() {
             match layer {
                 LayerRetention::Everything => {
                     counts.iter_mut().for_each(|c| *c += self.kv_heads as u32)
@@ -92,9 +120,9 @@ impl RetentionMap {
         counts
     }
 
-    /// `[tokens]`: share of the layer-head slots that hold each token, 0 to 1.
+    /// `[tokens]`: share of the [`RetentionMap::slots`] that hold each token, 0 to 1.
     pub fn shares(&self) -> Vec<f32> {
-        let slots = (self.layers.len() * self.kv_heads).max(1) as f32;
+        let slots = self.slots().max(1) as f32;
         self.counts().iter().map(|&c| c as f32 / slots).collect()
     }
 }
@@ -112,6 +140,18 @@ mod tests {
         assert_eq!(map.counts(), [4, 2, 3]);
         assert_eq!(map.shares(), [1.0, 0.5, 0.75]);
         assert_eq!(map.rows_per_layer(), [3, 2]);
+    }
+
+    #[test]
+    fn layers_with_a_window_are_shown_and_not_counted() {
+        let mut map = RetentionMap::new(3, 2);
+        map.push_window(2);
+        map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
+        assert_eq!(map.windows, [Some(2), None]);
+        assert_eq!(map.layers[0], LayerRetention::Kept(vec![vec![1, 2]; 2]));
+        assert_eq!((map.slots(), map.counts()), (2, vec![2, 0, 1]));
+        assert_eq!(map.shares(), [1.0, 0.0, 0.5]);
+        assert_eq!(map.rows_per_layer(), [2, 2]);
     }
 
     #[test]

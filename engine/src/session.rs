@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use kept_documents::Document;
 use kept_kernels::Stop;
-use kept_models::{Model, RopeTable};
+use kept_models::{Model, OpenOptions, RopeTable};
 use kept_policies::{Budget, Policy};
 
 use crate::estimate::budget_note;
+use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::sources::sources;
 use crate::watch::Told;
 use crate::writing::Writing;
@@ -147,7 +148,12 @@ impl Engine {
 
     /// Opens the GGUF file at `path`.
     pub fn open(path: &Path) -> Result<Self, EngineError> {
-        let model = Model::open(path).map_err(|error| EngineError::Open {
+        Self::open_with(path, &OpenOptions::default())
+    }
+
+    /// [`Engine::open`] with what a person set.
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
+        let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,
         })?;
@@ -159,15 +165,36 @@ impl Engine {
         &self.model
     }
 
-    /// Bytes that one row in every kv head of every layer takes.
+    /// Bytes that one row in every kv head of every layer takes, of the layers that a method cuts.
     pub fn bytes_per_row(&self) -> u64 {
         let config = self.model.config();
-        (config.layers * config.kv_heads * config.head_dim * 2 * size_of::<f32>()) as u64
+        (config.full_layers().count() * config.kv_width() * 2 * size_of::<f32>()) as u64
+    }
+
+    /// Bytes that the layers with a window take for a text of `tokens` tokens, whatever the method; 0 in most models.
+    pub fn window_bytes(&self, tokens: usize) -> u64 {
+        window_bytes(self.model.config(), tokens)
+    }
+
+    /// Bytes of the full cache of a text of `tokens` tokens: every row where a layer attends to all, the window where it does not.
+    pub fn kv_bytes_full(&self, tokens: usize) -> u64 {
+        full_cache_bytes(self.model.config(), tokens)
     }
 
     /// Rows per kv head for `budget` on a prompt of `tokens`.
     pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
         Ok(match budget {
+            // Layers with a window take theirs first.
+            Some(Budget::Bytes(bytes)) if self.window_bytes(tokens) > 0 => {
+                let beside = self.window_bytes(tokens);
+                let rest = bytes.checked_sub(beside + self.bytes_per_row());
+                rest.ok_or(EngineError::BudgetBelowWindows {
+                    bytes,
+                    windows: beside,
+                    row: self.bytes_per_row(),
+                })?;
+                Budget::Bytes(bytes - beside).rows(tokens, self.bytes_per_row())?
+            }
             Some(budget) => budget.rows(tokens, self.bytes_per_row())?,
             None => (tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET),
         })
@@ -216,7 +243,7 @@ impl Engine {
         };
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();
-        let kv_bytes_full = self.bytes_per_row() * n as u64;
+        let kv_bytes_full = self.kv_bytes_full(n);
         watch.read(&Reading {
             prompt_tokens: n,
             kv_bytes,
@@ -251,7 +278,6 @@ impl Engine {
                     scratch: ledger.rope + ledger.decode,
                     ..MemoryNow::default()
                 },
-                bytes_per_row: self.bytes_per_row(),
             }
             .run(&outcome.hidden, watch)?
         };

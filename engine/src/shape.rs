@@ -1,19 +1,22 @@
 //! A model's numbers as policies and kernels know them: neither knows a model.
 
-use kept_kernels::HeadShape;
+use kept_kernels::{HeadShape, Scale};
 use kept_models::Model;
 use kept_policies::ModelShape;
 
-/// Scores are divided by the root of the head's width, as in every llama.
-pub(crate) fn attention_scale(model: &Model) -> f32 {
-    1.0 / (model.config().head_dim as f32).sqrt()
+/// From dot products to logits, for everything that attends or measures attention.
+pub(crate) fn attention_scale(model: &Model) -> Scale {
+    Scale {
+        factor: model.config().attention_scale,
+        cap: model.config().attention_cap,
+    }
 }
 
-/// The model's numbers as a policy knows them.
+/// The model's numbers as a policy knows them: its layers are those that attend to every position, which alone are cut.
 pub(crate) fn shape_of(model: &Model) -> ModelShape {
     let config = model.config();
     ModelShape {
-        layers: config.layers,
+        layers: config.full_layers().count(),
         q_heads: config.q_heads,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,

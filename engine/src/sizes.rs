@@ -1,7 +1,7 @@
 //! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
-use kept_models::{LayerPass, Model};
+use kept_models::{Config, LayerPass, Model};
 use kept_policies::{
     ClassTable, ModelShape, Needs, Policy, PolicyError, Positions, PromptShape, Ramp, Retention,
     Window,
@@ -11,12 +11,37 @@ use crate::MemoryLedger;
 use crate::classes::Classes;
 use crate::observe::QueryMoments;
 
-/// The sizes of one reading.
+/// What becomes of one layer of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerKeeps {
+    /// What the method says: this is its layer of that number.
+    Cut(usize),
+    /// The last positions, as many as its window; no method knows of it.
+    Window(usize),
+}
+
+/// Bytes of the keys and values that the layers with a window keep of `tokens` tokens.
+pub(crate) fn window_bytes(config: &Config, tokens: usize) -> u64 {
+    let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
+    (rows * config.kv_width() * 2 * size_of::<f32>()) as u64
+}
+
+/// Bytes of all keys and values that a model ever needs of `tokens` tokens.
+pub(crate) fn full_cache_bytes(config: &Config, tokens: usize) -> u64 {
+    let rows = config.full_layers().count() * tokens;
+    (rows * config.kv_width() * 2 * size_of::<f32>()) as u64 + window_bytes(config, tokens)
+}
+
+/// The sizes of one reading. Layers are those of the method, which are not all of the model's: see [`LayerKeeps`].
 pub(crate) struct Sizes {
     /// Tokens of the prompt.
     pub(crate) tokens: usize,
     /// Tokens that run through a layer together.
     pub(crate) chunk: usize,
+    /// Tokens that may follow.
+    pub(crate) room: usize,
+    /// `[layers of the model]`
+    pub(crate) keeps: Vec<LayerKeeps>,
     /// `[layers]`: rows per kv head that the method may keep.
     pub(crate) rows: Vec<usize>,
     /// `[layers]`: what is measured, as far as the prompt reaches; nothing where nothing is cut.
@@ -78,6 +103,14 @@ impl Sizes {
                 capacity + more.min(tokens.saturating_sub(rows))
             })
             .max();
+        let mut cut = 0..shape.layers;
+        let keeps = model.config().kinds.iter().map(|kind| match kind.window {
+            Some(window) => LayerKeeps::Window(window),
+            None => LayerKeeps::Cut(cut.next().unwrap_or_default()),
+        });
+        let keeps: Vec<LayerKeeps> = keeps.collect();
+        let rings = model.config().windows();
+        let widest_ring = rings.map(|w| w.min(tokens + room)).max();
         let table = |layer: usize| {
             policy.table(layer).map(|table| ClassTable {
                 entries: (tokens + room).min(table.entries.saturating_add(1)),
@@ -88,9 +121,11 @@ impl Sizes {
             tokens,
             tables: (0..shape.layers).map(table).collect(),
             chunk: chunk.clamp(1, tokens.max(1)),
+            room,
+            keeps,
             needs,
             capacities,
-            max_capacity: max_capacity.unwrap_or(0),
+            max_capacity: max_capacity.max(widest_ring).unwrap_or(0),
             rows,
             positions: policy.positions(),
             shape,
@@ -176,6 +211,14 @@ impl Sizes {
         self.rows.iter().map(|rows| self.tokens.min(*rows))
     }
 
+    /// What is measured of a layer of the model.
+    pub(crate) fn needs_of(&self, layer: usize) -> Needs {
+        match self.keeps[layer] {
+            LayerKeeps::Cut(layer) => self.needs[layer],
+            LayerKeeps::Window(_) => Needs::default(),
+        }
+    }
+
     /// The ledger as it will stand after reading; `decode` and `rope` are not reading's.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
@@ -186,6 +229,9 @@ impl Sizes {
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
         let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
+        let rings = model.config().windows();
+        let ring_slots: usize = rings.map(|w| w.min(self.tokens + self.room)).sum();
+        let rings = ring_slots * self.shape.kv_heads * (row + size_of::<u32>());
         let chunk = 2 * self.q()
             + 2 * self.kv()
             + self.window_queries()
@@ -205,7 +251,7 @@ impl Sizes {
             residual: (self.residual() * float) as u64,
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
             rope: 0,
-            kept_rows: (slots * (row + beside)) as u64,
+            kept_rows: (slots * (row + beside) + rings) as u64,
             decode: 0,
         }
     }

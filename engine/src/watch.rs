@@ -12,7 +12,8 @@ pub trait Watch {
     /// The prompt is made; reading begins.
     fn prompt(&mut self, _prompt: &Prompt) {}
 
-    /// `layer` was cut to what `kept` holds. Methods that evict while answering say so again for every layer, about once a
+    /// `layer` was cut to what `kept` holds. Layers are counted as methods count them: those that attend to the last positions only
+    /// are left out. Methods that evict while answering say so again for every layer, about once a
     /// second and at the end of the answer.
     fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {}
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kept_kernels::Stop;
 use kept_models::{Model, StreamDecoder};
 
+use crate::sizes::full_cache_bytes;
 use crate::watch::ProgressMeter;
 use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
 
@@ -33,8 +34,6 @@ pub(crate) struct Writing<'w, 'a> {
     pub(crate) prompt_tokens: usize,
     /// What is in use beside rows: weights, and in `scratch` rotation tables and the loop's buffers.
     pub(crate) beside: MemoryNow,
-    /// Bytes of one row in every head of every layer.
-    pub(crate) bytes_per_row: u64,
 }
 
 impl Writing<'_, '_> {
@@ -93,7 +92,7 @@ impl Writing<'_, '_> {
     }
 
     fn show_layers(&self, watch: &mut dyn Watch) {
-        for (layer, kept) in self.decoder.cache().layers().iter().enumerate() {
+        for (layer, kept) in self.decoder.cache().cut_layers().enumerate() {
             watch.layer(layer, kept);
         }
     }
@@ -104,7 +103,7 @@ impl Writing<'_, '_> {
         MemoryNow {
             kept,
             tables: cache.table_bytes(),
-            kept_full: self.bytes_per_row * (self.prompt_tokens + tokens) as u64,
+            kept_full: full_cache_bytes(self.model.config(), self.prompt_tokens + tokens),
             scratch: self.beside.scratch + cache.allocated_bytes() - kept,
             ..self.beside
         }

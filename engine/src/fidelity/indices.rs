@@ -31,7 +31,7 @@ pub struct IndexFigures {
 impl IndexFigures {
     /// The figures of what `map` says was kept of a prompt.
     pub fn of(map: &RetentionMap) -> Self {
-        let layers: Vec<Vec<Vec<u32>>> = map.layers.iter().map(|l| sets(map, l)).collect();
+        let layers: Vec<Vec<Vec<u32>>> = map.cut_layers().map(|l| sets(map, l)).collect();
         let alike = |a: usize, b: usize| {
             let heads = layers[a].iter().zip(&layers[b]);
             mean(heads.map(|(a, b)| jaccard(a, b))).unwrap_or(1.0)
@@ -145,6 +145,7 @@ mod tests {
                 LayerRetention::Kept(vec![vec![2, 3, 4, 5], vec![0, 7]]),
                 LayerRetention::Everything,
             ],
+            windows: vec![None; 3],
             merged: Vec::new(),
         };
         let figures = IndexFigures::of(&map);
@@ -155,6 +156,7 @@ mod tests {
         assert_eq!(figures.layer_similarity[1][2], second);
         assert_eq!(figures.layer_similarity[2][2], 1.0);
         let one = RetentionMap {
+            windows: vec![None],
             layers: map.layers[..1].to_vec(),
             ..map
         };

@@ -5,13 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use kept_models::RopeTable;
+use kept_models::{Model, RopeTable};
 use kept_policies::{
     Evictions, ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Retention,
     Softmax, StepObservation, Window,
 };
 
 use super::heads::{self, HeadFigures};
+use crate::shape::shape_of;
 
 /// Rows of the window whose attention counts as local: EMS's default.
 const WINDOW: usize = 32;
@@ -22,7 +23,8 @@ pub(crate) const WATCHED: usize = 64;
 
 /// A policy that keeps everything and notes what it sees.
 pub(crate) struct Observer<'a> {
-    rope: &'a RopeTable,
+    /// `[layers]`: how each layer's keys are rotated, if they are.
+    rotations: Vec<Option<&'a RopeTable>>,
     shape: ModelShape,
     window: usize,
     /// `[layers][kv_heads]`
@@ -36,10 +38,12 @@ pub(crate) struct Observer<'a> {
 }
 
 impl<'a> Observer<'a> {
-    /// Nothing seen yet, of a model of `shape`.
-    pub(crate) fn new(rope: &'a RopeTable, shape: ModelShape) -> Self {
+    /// Nothing seen yet of `model`, whose keys are rotated by `rope`.
+    pub(crate) fn new(rope: &'a RopeTable, model: &Model) -> Self {
+        let shape = shape_of(model);
+        let rotations = model.config().full_layers().map(|l| rope.of_layer(l));
         Self {
-            rope,
+            rotations: rotations.collect(),
             shape,
             window: WINDOW,
             heads: Vec::new(),
@@ -67,8 +71,10 @@ impl<'a> Observer<'a> {
         let dim = self.shape.head_dim;
         let rows = |rows: &[f32]| rows[head * n * dim..(head + 1) * n * dim].to_vec();
         let (mut keys, mut values) = (rows(observation.keys?), rows(observation.values?));
-        for (position, key) in keys.chunks_exact_mut(dim).enumerate() {
-            self.rope.unrotate_at(key, position);
+        if let Some(rope) = self.rotations[observation.layer] {
+            for (position, key) in keys.chunks_exact_mut(dim).enumerate() {
+                rope.unrotate_at(key, position);
+            }
         }
         Some(HeadFigures {
             sparsity: heads::sparsity(&heads::global_local(&global, &local), heads::SCORE_SHARE),

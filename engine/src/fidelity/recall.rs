@@ -16,7 +16,7 @@ use crate::CompactCache;
 
 /// Adds up recall, layer by layer, over the tokens of an answer.
 pub(crate) struct RecallSums {
-    /// `[layers]`: sums over tokens.
+    /// `[layers]`: sums over tokens, of the layers that a method cuts.
     layers: Vec<f64>,
     tokens: usize,
 }
@@ -33,8 +33,8 @@ impl RecallSums {
     /// One token: `attention[layer]` is `[kv_heads, tokens so far]` of the full cache, the token's own position last; `cache` is
     /// the method's, as it is before the token runs.
     pub(crate) fn add(&mut self, attention: &[Vec<f32>], cache: &CompactCache) {
-        for (layer, (sum, full)) in self.layers.iter_mut().zip(attention).enumerate() {
-            let cached = &cache.layers()[layer];
+        let layers = self.layers.iter_mut().zip(cache.cut_layers());
+        for ((sum, cached), full) in layers.zip(attention) {
             let heads = cached.kv_heads();
             let rows = full.chunks_exact(full.len() / heads).enumerate();
             let recalled: f64 = rows.map(|(h, row)| recalled(row, &cached.kept(h))).sum();

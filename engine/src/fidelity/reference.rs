@@ -9,7 +9,6 @@ use kept_models::{RopeTable, StreamDecoder};
 use super::heads::HeadFigures;
 use super::observer::Observer;
 use super::wavelet::{WaveletFigures, WaveletSums};
-use crate::shape::shape_of;
 use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
 
 /// A prompt read with the full cache, and its greedy answer.
@@ -72,7 +71,7 @@ impl Engine {
         let n = prompt.len();
         let room = self.room(n, max_tokens);
         let rope = RopeTable::new(model.config(), n + room);
-        let mut observer = Observer::new(&rope, shape_of(model));
+        let mut observer = Observer::new(&rope, model);
 
         let started = Instant::now();
         let outcome =
@@ -138,9 +137,9 @@ impl Engine {
 
 /// The wavelet figures of the last watched query, over all layers and query heads.
 fn wavelet(observer: &Observer<'_>, cache: &CompactCache) -> Option<WaveletFigures> {
-    let tokens = observer.attention.last()?.first()?.len() / cache.layers().first()?.kv_heads();
+    let tokens = observer.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
     let mut sums = WaveletSums::new(tokens);
-    for (layer, attention) in cache.layers().iter().zip(&observer.last) {
+    for (layer, attention) in cache.cut_layers().zip(&observer.last) {
         let group = attention.len() / tokens / layer.kv_heads();
         let dim = layer.values.head_dim();
         for (q_head, attention) in attention.chunks_exact(tokens).enumerate() {

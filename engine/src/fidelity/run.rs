@@ -95,7 +95,7 @@ impl Engine {
         let mut same_answer = same_top(reference.logits_after(0), logits);
 
         let mut decoding = Duration::ZERO;
-        let mut recall = RecallSums::new(model.config().layers);
+        let mut recall = RecallSums::new(model.config().full_layers().count());
         let mut kl_per_token = Vec::with_capacity(reference.answer_ids.len());
         let mut agreed = 0;
         for (i, &token) in reference.answer_ids.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Engine {
             budget_rows,
             rows_per_layer: outcome.map.rows_per_layer(),
             kv_bytes,
-            kv_bytes_full: self.bytes_per_row() * ids.len() as u64,
+            kv_bytes_full: self.kv_bytes_full(ids.len()),
             prefill_seconds,
             select_seconds: outcome.selecting.as_secs_f64(),
             first_token_seconds,

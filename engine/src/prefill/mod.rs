@@ -3,6 +3,8 @@
 //! At any moment one layer's full keys and values exist, beside the residual stream of the whole prompt. The result is exact:
 //! a layer's attention sees all of its keys, whatever the layers before it kept.
 //!
+//! Layers that attend to the last positions only (Gemma) are read in the same way and keep those: no method sees them.
+//!
 //! ```text
 //! residual [n, width] --layer 0: chunk, chunk, chunk--> residual --layer 1: ...--> last row -> logits
 //!                            | keys, values [n]
@@ -22,7 +24,7 @@ use kept_models::{Model, RopeTable};
 use kept_policies::{Policy, Pos, Positions};
 
 use crate::compact::CompactCache;
-use crate::sizes::Sizes;
+use crate::sizes::{LayerKeeps, Sizes};
 use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
 
@@ -115,17 +117,25 @@ impl<'a> Prefill<'a> {
         )?;
         let width = self.model.config().width;
         let mut map = RetentionMap::new(n, self.model.config().kv_heads);
-        let mut layers = Vec::with_capacity(sizes.rows.len());
+        let mut layers = Vec::with_capacity(sizes.keeps.len());
         let mut selecting = Duration::ZERO;
         let mut reader = Reader::new(&self, &sizes);
-        for layer in 0..sizes.rows.len() {
+        for (layer, &keeps) in sizes.keeps.iter().enumerate() {
             selecting += reader.read(layer, watch, stop)?;
             let started = Instant::now();
-            let (compact, retention) = reader.cut(layer, &mut *self.policy, stop)?;
-            map.push(&retention);
-            selecting += started.elapsed();
-            watch.layer(layer, &compact);
-            layers.push(compact);
+            layers.push(match keeps {
+                LayerKeeps::Window(window) => {
+                    map.push_window(window);
+                    reader.keep_window(window)
+                }
+                LayerKeeps::Cut(cut) => {
+                    let (compact, retention) = reader.cut(layer, cut, &mut *self.policy, stop)?;
+                    map.push(&retention);
+                    selecting += started.elapsed();
+                    watch.layer(cut, &compact);
+                    compact
+                }
+            });
         }
 
         let cache = CompactCache {

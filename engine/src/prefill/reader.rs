@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
             heads,
             residual,
             scratch: Scratch::new(sizes, heads),
-            meter: ProgressMeter::new(Phase::Reading, n, n * sizes.rows.len()),
+            meter: ProgressMeter::new(Phase::Reading, n, n * sizes.keeps.len()),
             tally: Tally::new(sizes, model, prefill.rope),
             largest_pass: 0,
             ones: vec![1.0f32; sizes.chunk],
@@ -76,8 +76,8 @@ impl<'a> Reader<'a> {
             self.sizes.chunk,
             self.model.config().width,
         );
-        let last_layer = layer + 1 == self.sizes.rows.len();
-        let needs = self.sizes.needs[layer];
+        let last_layer = layer + 1 == self.sizes.keeps.len();
+        let needs = self.sizes.needs_of(layer);
         let window_from = n - needs.query_rows();
         let q_width = self.heads.q_heads * self.heads.head_dim;
         let kv_width = self.heads.kv_heads * self.heads.head_dim;
@@ -105,8 +105,10 @@ impl<'a> Reader<'a> {
                 scratch.measured.moments.add(&q[skip * q_width..]);
                 measuring += started.elapsed();
             }
-            self.rope.rotate_rows(q, self.heads.q_heads, first);
-            self.rope.rotate_rows(k, self.heads.kv_heads, first);
+            if let Some(rope) = self.rope.of_layer(layer) {
+                rope.rotate_rows(q, self.heads.q_heads, first);
+                rope.rotate_rows(k, self.heads.kv_heads, first);
+            }
             scratch.keys.copy_in(first, k);
             scratch.values.copy_in(first, v);
             if first + count > window_from {
@@ -146,6 +148,7 @@ impl<'a> Reader<'a> {
                 let task = PrefillAttention {
                     shape: self.heads,
                     scale: attention_scale(self.model),
+                    window: self.model.config().kinds[layer].window,
                     queries: &q[local.start * q_width..local.end * q_width],
                     first: needed.start,
                     keys: &scratch.keys,
@@ -162,9 +165,19 @@ impl<'a> Reader<'a> {
         Ok(measuring)
     }
 
-    /// Measures what the method needs of `layer`, which was just read, and keeps what it chooses.
+    /// Keeps the last positions of the layer that was just read, as many as its window.
+    pub(super) fn keep_window(&mut self, window: usize) -> CompactLayer {
+        let (keys, values) = (&self.scratch.keys, &self.scratch.values);
+        let ring = CompactLayer::ring(keys, values, self.sizes.tokens, window, self.sizes.room);
+        self.tally.cut(&ring);
+        ring
+    }
+
+    /// Measures what the method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`, and
+    /// keeps what it chooses.
     pub(super) fn cut(
         &mut self,
+        model_layer: usize,
         layer: usize,
         policy: &mut dyn Policy,
         stop: &Stop,
@@ -176,16 +189,19 @@ impl<'a> Reader<'a> {
             self.sizes.needs[layer],
         );
         self.measure(layer, stop)?;
+        let rope = self.rope.of_layer(model_layer);
         let scratch = &mut self.scratch;
         let needs_rows = policy.needs(layer).rows;
         // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
         let raw = needs_rows && positions == Positions::Reassigned;
-        if raw {
-            unrotate_all(&mut scratch.keys, self.rope);
+        if let Some(rope) = rope.filter(|_| raw) {
+            unrotate_all(&mut scratch.keys, rope);
         }
         let measured = &mut scratch.measured;
         let future = match needs.future {
-            Some(_) => measured.moments.finish(self.turn.as_ref()),
+            Some(_) => measured
+                .moments
+                .finish(self.turn.as_ref().filter(|_| rope.is_some())),
             None => None,
         };
         let observation = Observation {
@@ -224,8 +240,8 @@ impl<'a> Reader<'a> {
         if let Some(table) = self.sizes.tables[layer] {
             compact = compact.with_table(&scratch.keys, &scratch.values, &retention, table);
         }
-        if positions == Positions::Reassigned && !raw {
-            unrotate(&mut compact, self.rope);
+        if let Some(rope) = rope.filter(|_| positions == Positions::Reassigned && !raw) {
+            unrotate(&mut compact, rope);
         }
         self.tally.cut(&compact);
         Ok((compact, retention))

@@ -3,7 +3,7 @@
 use kept_models::{Model, RopeTable};
 
 use crate::compact::CompactLayer;
-use crate::sizes::Sizes;
+use crate::sizes::{Sizes, full_cache_bytes};
 use crate::watch::ProgressMeter;
 use crate::{MemoryNow, Watch};
 
@@ -15,11 +15,10 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
         let ledger = sizes.ledger(model);
-        let a_row: usize = 2 * model.config().kv_width() * size_of::<f32>();
         Self {
             now: MemoryNow {
                 weights: ledger.weights,
-                kept_full: (sizes.tokens * sizes.rows.len() * a_row) as u64,
+                kept_full: full_cache_bytes(model.config(), sizes.tokens),
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },

@@ -204,18 +204,20 @@ impl<'a> Watching<'a> {
 impl Watch for Watching<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
+        // The map is of the layers that the method cuts; others hold their window and say nothing of it.
+        let layers = self.model.engine.model().config().full_layers().count();
         let ends = ends16(&self.document.document.text, &prompt.spans);
         let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.positions = prompt.document.clone();
-        self.grid = MapGrid::new(facts.layers, facts.kv_heads, ends);
+        self.grid = MapGrid::new(layers, facts.kv_heads, ends);
         self.output.say_with(
             &Reply::Prompt {
                 ticket: self.ticket,
                 prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
-                layers: facts.layers,
+                layers,
                 kv_heads: facts.kv_heads,
-                kv_bytes_full: facts.bytes_per_row * prompt.len() as u64,
+                kv_bytes_full: self.model.engine.kv_bytes_full(prompt.len()),
             },
             &bytes,
         );
