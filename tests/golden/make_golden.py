@@ -7,6 +7,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     <model>.safetensors     ids, rows, logits by transformers; the same under `long_`
     <model>.evicted.safetensors   logits of steps taken after keys were hidden
     llama_cpp.json          greedy tokens of each tiny model
+    architectures/          one tiny model for each architecture, packed, with logits and answers: see architectures.py
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
     selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save as serialise
 
+import architectures
 import decoding
 import ems
 import hf_logits
@@ -182,6 +184,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:] != ["mini"]:
         make_models()
+        architectures.make()
         write_rows("selections.json", selections.make())
         selections_many.write()
         selections_further.write()

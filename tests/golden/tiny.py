@@ -5,6 +5,7 @@ shapes, and the two steps any converter does: q and k rows reordered to neighbou
 Weights are drawn wide (and norms away from one) so that a wrong rotation or a wrong head shows as a wrong logit, not as noise.
 """
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +128,24 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def write_gguf(tiny: Tiny, model: LlamaForCausalLM, made: Tokenizer, path: Path) -> None:
-    import json
+def write_tokenizer(out: gguf.GGUFWriter, made: Tokenizer) -> None:
+    """Vocabulary, control tokens and a chat template, as every tiny model has them."""
+    spec = json.loads(made.to_str())["model"]
+    tokens = [t for t, _ in sorted(spec["vocab"].items(), key=lambda item: item[1])]
+    assert len(tokens) == VOCABULARY and tokens[:3] == CONTROL
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("smollm")
+    out.add_token_list(tokens)
+    out.add_token_types([gguf.TokenType.CONTROL if t in CONTROL else gguf.TokenType.NORMAL for t in tokens])
+    out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in spec["merges"]])
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(2)
+    out.add_add_bos_token(False)
+    out.add_chat_template("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+                          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
+
+def write_gguf(tiny: Tiny, model: LlamaForCausalLM, made: Tokenizer, path: Path) -> None:
     out = gguf.GGUFWriter(path, "llama")
     out.add_name(f"golden {tiny.name}")
     out.add_context_length(tiny.context)
@@ -150,20 +166,7 @@ def write_gguf(tiny: Tiny, model: LlamaForCausalLM, made: Tokenizer, path: Path)
     if tiny.rope["rope_type"] == "llama3":
         out.add_tensor("rope_freqs.weight", llama3_divisors(tiny))
 
-    spec = json.loads(made.to_str())["model"]
-    tokens = [t for t, _ in sorted(spec["vocab"].items(), key=lambda item: item[1])]
-    assert len(tokens) == VOCABULARY and tokens[:3] == CONTROL
-    out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("smollm")
-    out.add_token_list(tokens)
-    out.add_token_types([gguf.TokenType.CONTROL if t in CONTROL else gguf.TokenType.NORMAL for t in tokens])
-    out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in spec["merges"]])
-    out.add_bos_token_id(0)
-    out.add_eos_token_id(2)
-    out.add_add_bos_token(False)
-    out.add_chat_template("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-                          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-
+    write_tokenizer(out, made)
     parts = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}

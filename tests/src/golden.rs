@@ -58,6 +58,50 @@ pub fn model(stem: &str) -> PathBuf {
     path(&format!("{stem}.gguf"))
 }
 
+/// The tiny models of `golden/architectures`, by file stem: one for each architecture.
+pub const ARCHITECTURES: [&str; 7] = [
+    "llama-bias-yarn",
+    "qwen2",
+    "qwen3",
+    "phi-4-mini",
+    "gemma2",
+    "gemma3",
+    "smollm3",
+];
+
+/// A packed model that was unpacked, for as long as this is held.
+pub struct Unpacked {
+    folder: tempfile::TempDir,
+    name: String,
+}
+
+impl Unpacked {
+    /// A model of `golden/architectures`.
+    pub fn architecture(stem: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let name = format!("{stem}.gguf");
+        let bytes = gunzip(&path(&format!("architectures/{name}.gz")));
+        std::fs::write(folder.path().join(&name), bytes).expect("the model is written");
+        Self { folder, name }
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+}
+
+fn gunzip(path: &Path) -> Vec<u8> {
+    let packed = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(
+        &mut flate2::read::GzDecoder::new(packed.as_slice()),
+        &mut bytes,
+    )
+    .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    bytes
+}
+
 /// A safetensors file, read whole.
 pub struct Tensors(Vec<u8>);
 
@@ -65,6 +109,13 @@ impl Tensors {
     /// The tensors beside the golden models, by file stem.
     pub fn golden(stem: &str) -> Self {
         Self::read(&path(&format!("{stem}.safetensors")))
+    }
+
+    /// The tensors beside a model of `golden/architectures`.
+    pub fn architecture(stem: &str) -> Self {
+        Self(gunzip(&path(&format!(
+            "architectures/{stem}.safetensors.gz"
+        ))))
     }
 
     /// Any safetensors file.

@@ -123,7 +123,7 @@ fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastQueries<'_>) -> T) -> 
     let (keys, queries) = (key_rows(case), query_rows(case, case.n));
     measure(&LastQueries {
         shape: heads(case),
-        scale: 1.0 / (case.head_dim as f32).sqrt(),
+        scale: (1.0 / (case.head_dim as f32).sqrt()).into(),
         queries: &queries,
         keys: &keys,
         tokens: case.n,
@@ -166,7 +166,7 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> 
     let ones = vec![1.0; rows];
     let task = WindowScores {
         shape: heads(case),
-        scale: 1.0 / (d as f32).sqrt(),
+        scale: (1.0 / (d as f32).sqrt()).into(),
         queries: &queries,
         keys: &keys,
         tokens: n,

@@ -53,7 +53,7 @@ impl<'m> Slow<'m> {
     }
 
     /// Runs `token` and gives its logits. In each layer and kv head it sees itself and the positions `visible(layer, head)`,
-    /// ascending.
+    /// ascending; layers with a window see what it holds, where it stood, whatever else is said.
     pub fn step<'v>(
         &mut self,
         token: u32,
@@ -83,12 +83,22 @@ impl<'m> Slow<'m> {
             let mut attention = vec![0.0f32; config.q_heads * dim];
             for kv in 0..config.kv_heads {
                 let part = kv * dim..(kv + 1) * dim;
-                let seen = visible(index, kv).iter().map(|&p| p as usize);
-                let seen: Vec<usize> = seen.chain([position]).collect();
+                let (seen, standing): (Vec<usize>, _) = match config.kinds[index].window {
+                    Some(window) => {
+                        let first = (position + 1).saturating_sub(window);
+                        ((first..=position).collect(), Standing::Original)
+                    }
+                    None => {
+                        let seen = visible(index, kv).iter().map(|&p| p as usize);
+                        (seen.chain([position]).collect(), standing)
+                    }
+                };
                 let last = seen.len() - 1;
                 let rotated = |x: &[f32], at: usize| {
                     let mut x = x.to_vec();
-                    self.rope.rotate_at(&mut x, at);
+                    if let Some(rope) = self.rope.of_layer(index) {
+                        rope.rotate_at(&mut x, at);
+                    }
                     x
                 };
                 let keys = seen.iter().enumerate().map(|(rank, &token)| {
@@ -110,7 +120,9 @@ impl<'m> Slow<'m> {
                         };
                         let pairs = query.iter().zip(key);
                         let dot: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                        dot / (dim as f64).sqrt()
+                        let logit = dot * f64::from(config.attention_scale);
+                        let cap = config.attention_cap.map(f64::from);
+                        cap.map_or(logit, |cap| cap * (logit / cap).tanh())
                     });
                     let logits: Vec<f64> = logits.collect();
                     let largest = logits.iter().copied().fold(f64::MIN, f64::max);

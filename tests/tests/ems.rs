@@ -104,7 +104,7 @@ impl Layer {
         });
         let mut out = vec![0.0; query.len()];
         let scale = 1.0 / (dim as f32).sqrt();
-        let shape = (self.shape, scale);
+        let shape = (self.shape, scale.into());
         self.layer
             .attend_by_table(shape, &query, rotation, &mut self.scratch, &mut out);
         out

@@ -241,7 +241,7 @@ proptest! {
             let (keys, values) = (stored(&case.k), stored(&case.v));
             let query: Vec<f32> = (0..case.q_heads).flat_map(|head| case.q[(head * 40 + 39) * 8..][..8].to_vec()).collect();
             let task = DecodeAttention {
-                shape, scale: 0.35, query: &query, keys: &keys, values: &values, rows: &vec![40; case.kv_heads], rotation: None,
+                shape, scale: 0.35.into(), query: &query, keys: &keys, values: &values, rows: &vec![40; case.kv_heads], rotation: None,
             };
             let mut out = vec![0.0; case.q_heads * 8];
             decode_attention(&task, &mut DecodeScratch::new(shape, 40, 1), &mut out);

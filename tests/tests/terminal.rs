@@ -268,6 +268,50 @@ fn doctor_and_inspect_answer() {
         model.as_os_str(),
     ]);
     assert!(run.json().to_string().contains("golden group2-llama3-tied"));
+    let model = golden::Unpacked::architecture("gemma3");
+    let path = model.path();
+    let inspect = |flags: &[&str]| {
+        let mut arguments: Vec<&std::ffi::OsStr> = vec!["models".as_ref(), "inspect".as_ref()];
+        arguments.push(path.as_os_str());
+        arguments.extend(
+            flags
+                .iter()
+                .map(|flag| -> &std::ffi::OsStr { flag.as_ref() }),
+        );
+        kept(arguments)
+    };
+    let found = inspect(&["--json"]).json();
+    for (field, value) in [
+        ("layers", 12),
+        ("full_layers", 2),
+        ("sliding_layers", 10),
+        ("window", 24),
+        ("head_dim", 16),
+        ("context", 512),
+        // two layers of two heads, keys and values of 16 floats
+        ("kv_bytes_per_token", 2 * 2 * 2 * 16 * 4),
+        ("kv_bytes_context", (2 * 512 + 10 * 24) * 2 * 2 * 16 * 4),
+    ] {
+        assert_eq!(found[field], value, "{field}");
+    }
+    assert_eq!(
+        (&found["chat_template"], &found["thinking"]),
+        (&true.into(), &false.into())
+    );
+    let screen = inspect(&[]).stdout.clone();
+    assert!(screen.lines().count() <= 24, "one screen: {screen}");
+    for part in [
+        "gemma3",
+        "F32 100 %",
+        "2 attend to every token",
+        "10 to the last 24",
+        "stretched linearly by 4; sliding layers: base 10000",
+        "gpt2 with pre-tokenizer smollm",
+    ] {
+        assert!(screen.contains(part), "{part:?} in {screen}");
+    }
+    let refused = inspect(&["--rope", "yarn:4"]);
+    refused.refused(&["linear RoPE scaling already"]);
 }
 
 mod mini {

@@ -1,0 +1,416 @@
+"""A tiny random model of every architecture: a GGUF, logits by `transformers`, answers by llama.cpp.
+
+As in `tiny.py`, everything that computes is somebody else's. Ours is the list of shapes, made so that every peculiarity shows at
+a hundred tokens: windows of 24, contexts trained for 64, caps that bite, norms and biases far from one and zero. `check_that_errors_show`
+takes the peculiarities away one by one and insists that each moves the logits.
+
+Weights are multiples of 1/64, so that the files pack to a third.
+"""
+
+import gzip
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save as serialise
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.models.llama.modeling_llama import repeat_kv
+
+import tiny
+from hf_logits import draw_ids, logits
+from llama_cpp import Llama
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "architectures"
+CONTEXT, TRAINED, WINDOW = 512, 64, 24
+SHORT, LONG = 60, 160  # tokens: below what the models were trained for, and far beyond
+PROMPT, STEPS, KEPT = 80, 12, 24  # of the steps after rows were dropped
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model: `arch` as GGUF names it, `hf` what goes into the configuration of transformers beside the sizes."""
+
+    arch: str
+    hf: dict
+    name: str = ""
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    width: int = 32
+    hidden: int = 48
+    tied: bool = True
+    keys: dict = field(default_factory=dict)  # metadata beside the sizes, without the architecture's name
+    factors: dict = field(default_factory=dict)  # tensors of rotary divisors
+
+    @property
+    def stem(self) -> str:
+        return self.name or self.arch
+
+    @property
+    def seed(self) -> int:
+        return sum(self.stem.encode())
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+SHORT_FACTORS = [1.0, 1.02, 1.1, 1.3, 1.4, 1.5]
+LONG_FACTORS = [1.0, 1.4, 2.2, 4.0, 5.5, 7.0]
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS,
+            "original_max_position_embeddings": TRAINED, "factor": CONTEXT / TRAINED, "partial_rotary_factor": 0.75}
+MAGNITUDE = float(np.sqrt(1 + np.log(CONTEXT / TRAINED) / np.log(TRAINED)))
+GELU = "gelu_pytorch_tanh"
+# A head of 12 rotated numbers has six pairs, of 16 eight; gemma's q and k are normed, so their scores need a larger scale to bite.
+SHAPES = [
+    Shape("llama", {"attention_bias": True, "rope_parameters": YARN}, name="llama-bias-yarn", tied=False,
+          # a window that llama.cpp does not apply to llama files, so neither do we
+          keys={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": TRAINED,
+                "attention.sliding_window": WINDOW}),
+    Shape("qwen2", {"rope_parameters": PLAIN}, head_dim=8),
+    Shape("qwen3", {"rope_parameters": PLAIN}),
+    Shape("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": TRAINED, "partial_rotary_factor": 0.75, "pad_token_id": 0},
+          name="phi-4-mini",  # llama.cpp looks for Phi-3's own control tokens in models called so
+          heads=2, kv_heads=1,
+          tied=False, keys={"rope.dimension_count": 12, "rope.scaling.original_context_length": TRAINED,
+                            "rope.scaling.attn_factor": MAGNITUDE},
+          factors={"rope_factors_short.weight": SHORT_FACTORS, "rope_factors_long.weight": LONG_FACTORS}),
+    Shape("gemma2", {"rope_parameters": PLAIN, "hidden_activation": GELU, "sliding_window": WINDOW, "query_pre_attn_scalar": 16,
+                     "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}, layers=4,
+          keys={"attention.sliding_window": WINDOW, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}),
+    Shape("gemma3", {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 100_000.0, "factor": 4.0},
+                                         "sliding_attention": PLAIN},
+                     "hidden_activation": GELU, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}, layers=12, hidden=32,
+          keys={"attention.sliding_window": WINDOW, "rope.freq_base": 100_000.0, "rope.scaling.type": "linear",
+                "rope.scaling.factor": 4.0}),
+    Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
+]
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
+           "smollm3": "SmolLM3"}
+CAUSAL = {"gemma3": "Gemma3"}
+
+
+def config(shape: Shape):
+    made = getattr(transformers, f"{CLASSES[shape.arch]}Config")(
+        vocab_size=tiny.VOCABULARY, hidden_size=shape.width, intermediate_size=shape.hidden, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, rms_norm_eps=1e-5,
+        max_position_embeddings=CONTEXT, tie_word_embeddings=shape.tied, bos_token_id=0, eos_token_id=2,
+        **json.loads(json.dumps(shape.hf)))
+    made._attn_implementation = "eager"
+    return made
+
+
+def build(shape: Shape):
+    model = getattr(transformers, f"{CAUSAL.get(shape.arch, CLASSES[shape.arch])}ForCausalLM")(config(shape)).eval()
+    generator = torch.Generator().manual_seed(shape.seed)
+    sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
+    gemma = shape.arch.startswith("gemma")
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()):
+            if name.endswith("bias"):
+                drawn = 0.5 * torch.randn(weight.shape, generator=generator)
+            elif weight.ndim == 1:  # gemma adds one to its norms, and its converter writes the sum
+                drawn = (-0.5 if gemma else 0.5) + torch.rand(weight.shape, generator=generator)
+            else:
+                drawn = 0.25 * torch.randn(weight.shape, generator=generator)
+            if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+                drawn[~sayable] /= 16  # answers are plain letters, which print the same everywhere
+            weight.copy_(torch.round(64 * drawn) / 64)
+    return model
+
+
+def texts() -> list[str]:
+    made = tiny.tokenizer()
+    return [made.decode([i], skip_special_tokens=True) for i in range(tiny.VOCABULARY)]
+
+
+PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+            "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def tensors(shape: Shape, model):
+    """The names and numbers that a converter writes."""
+    gemma = shape.arch.startswith("gemma")
+    parts = PARTS | SANDWICH if gemma else PARTS
+    for name, weight in model.state_dict().items():
+        stem, kind = name.removeprefix("model.").rsplit(".", 1)
+        data = weight.numpy()
+        if data.ndim == 1 and kind == "weight" and gemma:
+            data = data + 1
+        if stem == "lm_head":
+            if not shape.tied:
+                yield "output.weight", data
+        elif stem == "embed_tokens":
+            yield "token_embd.weight", data
+        elif stem == "norm":
+            yield "output_norm.weight", data
+        else:
+            _, layer, part = stem.split(".", 2)
+            heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
+            if heads and shape.arch in ("llama", "smollm3"):
+                matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
+                data = matrix.reshape(data.shape)
+            yield f"blk.{layer}.{parts[part]}.{kind}", data
+
+
+def write_gguf(shape: Shape, model, path: Path) -> None:
+    out = gguf.GGUFWriter(path, shape.arch)
+    out.add_name(f"golden {shape.stem}")
+    sizes = {"context_length": CONTEXT, "embedding_length": shape.width, "block_count": shape.layers,
+             "feed_forward_length": shape.hidden, "attention.head_count": shape.heads, "attention.head_count_kv": shape.kv_heads,
+             "attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim,
+             "rope.dimension_count": shape.head_dim, "vocab_size": tiny.VOCABULARY}
+    for key, value in ({"rope.freq_base": 10_000.0, "attention.layer_norm_rms_epsilon": 1e-5} | sizes | shape.keys).items():
+        add = {int: out.add_uint32, float: out.add_float32, str: out.add_string}[type(value)]
+        add(f"{shape.arch}.{key}", value)
+    tiny.write_tokenizer(out, tiny.tokenizer())
+    for name, factors in shape.factors.items():
+        out.add_tensor(name, np.array(factors, dtype=np.float32))
+    for name, data in tensors(shape, model):
+        out.add_tensor(name, np.ascontiguousarray(data))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+# --- rows that are dropped from the layers that see everything ----------------------------------------------------------
+
+
+class Dropped:
+    """Eager attention of any of these models, in which queries past the prompt see only `kept` of it where a layer sees all."""
+
+    def __init__(self, kept: dict[int, np.ndarray]):
+        self.kept = kept  # layer -> [kv_heads, rows]
+
+    def __call__(self, module, query, key, value, mask, scaling=None, dropout=0.0, softcap=None, **_):
+        n, groups = key.shape[2], module.num_key_value_groups
+        scores = torch.matmul(query, repeat_kv(key, groups).transpose(2, 3)) * (scaling or module.head_dim**-0.5)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        window = getattr(module, "sliding_window", None)
+        hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
+        if window is not None:
+            hidden |= torch.ones(n, n, dtype=torch.bool).tril(-window)
+        hidden = hidden.repeat(query.shape[1], 1, 1)
+        for head, rows in enumerate(self.kept.get(module.layer_idx, [])):
+            gone = np.setdiff1d(np.arange(PROMPT), rows)
+            hidden[head * groups:(head + 1) * groups, PROMPT:, gone] = True
+        weights = torch.softmax(scores.masked_fill(hidden[None], float("-inf")), dim=-1)
+        return torch.matmul(weights, repeat_kv(value, groups)).transpose(1, 2).contiguous(), weights
+
+
+def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
+    """`kept_<layer>` [kv_heads, KEPT] for the layers that see everything, and logits of the last prompt token and every step."""
+    ids = draw_ids(shape.seed + 2, PROMPT + STEPS)
+    rng = np.random.default_rng(shape.seed)
+    full = [i for i, layer in enumerate(model.model.layers) if getattr(layer.self_attn, "sliding_window", None) is None]
+    kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.kv_heads)]), axis=1) for i in full}
+
+    def run(attention: Dropped) -> np.ndarray:
+        AttentionInterface.register("kept_dropped", lambda *a, **k: attention(*a, **k))
+        AttentionMaskInterface.register("kept_dropped", eager_mask)
+        model.set_attn_implementation("kept_dropped")
+        try:
+            return logits(model, ids)[PROMPT - 1:]
+        finally:
+            model.set_attn_implementation("eager")
+
+    whole = logits(model, ids)[PROMPT - 1:]
+    assert np.abs(run(Dropped({})) - whole).max() < 1e-4, "our attention is the model's"
+    rows = run(Dropped(kept))
+    moved = np.abs(rows - whole).max(axis=1) / np.abs(whole).max(axis=1)
+    assert moved[0] == 0 and moved[1:].min() > 0.01, moved
+    return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows.astype(np.int32) for i, rows in kept.items()}
+
+
+# --- every peculiarity matters -------------------------------------------------------------------------------------------
+
+
+def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> None:
+    """What an engine might forget, forgotten on purpose: each moves the logits far past the bound of the tests (1e-4)."""
+    mistakes = {}
+
+    def each(pattern: str, value: float):
+        def change(model):
+            found = [p for name, p in model.named_parameters() if pattern in name]
+            assert found, pattern
+            for p in found:
+                p.data.fill_(value)
+        return change
+
+    def attention(name: str, value):
+        return lambda model: [setattr(layer.self_attn, name, value) for layer in model.model.layers]
+
+    def inv_freq(name: str, values):
+        return lambda model: getattr(model.model.rotary_emb, name).copy_(torch.as_tensor(values(model)))
+
+    plain = 10_000.0 ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+    if shape.arch in ("llama", "qwen2"):
+        mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in (("q", "k", "v", "o") if shape.arch == "llama" else ("q", "k", "v"))}
+    if shape.arch == "llama":
+        mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
+        mistakes["yarn without its magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
+        mistakes["a window that is not applied"] = lambda m: window_all(m, WINDOW)
+    if shape.arch in ("qwen3", "gemma3"):
+        one = 0.0 if shape.arch == "gemma3" else 1.0
+        mistakes |= {f"no {x} norm": each(f"{x}_norm", one) for x in ("q", "k")}
+    if shape.arch == "phi3":
+        mistakes["short factors"] = lambda m: setattr(m.model.rotary_emb, "longrope_off", force_short(m))
+        mistakes["no magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
+    if shape.arch == "smollm3":
+        mistakes["every layer rotated"] = attention("use_rope", 1)
+    if shape.arch.startswith("gemma"):
+        mistakes["no window"] = lambda m: window_all(m, None)
+        mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+        mistakes["scale of the head"] = lambda m: [setattr(x.self_attn, "scaling", 1.5 * x.self_attn.scaling) for x in m.model.layers]
+        mistakes["embedding not scaled"] = lambda m: unscale(m)
+        mistakes |= {f"no {x}": each(x, 0.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}
+        mistakes["silu"] = lambda m: [setattr(x.mlp, "act_fn", torch.nn.SiLU()) for x in m.model.layers]
+    if shape.arch == "gemma2":
+        mistakes["no cap in attention"] = attention("attn_logit_softcapping", None)
+        mistakes["no cap on logits"] = lambda m: setattr(m.config, "final_logit_softcapping", None)
+    if shape.arch == "gemma3":
+        mistakes["full layers as sliding ones rotate"] = inv_freq(
+            "full_attention_inv_freq", lambda m: m.model.rotary_emb.sliding_attention_inv_freq)
+        mistakes["sliding layers as full ones rotate"] = inv_freq(
+            "sliding_attention_inv_freq", lambda m: m.model.rotary_emb.full_attention_inv_freq)
+        mistakes["not linear"] = inv_freq("full_attention_inv_freq", lambda m: 4 * m.model.rotary_emb.full_attention_inv_freq)
+    shown = {}
+    for what, change in mistakes.items():
+        model = build(shape)
+        change(model)
+        wrong = logits(model, ids)[-32:]
+        shown[what] = float(np.median(np.abs(wrong - right[-32:]).max(axis=-1) / np.abs(right[-32:]).max(axis=-1)))
+    print("   mistakes show as", {k: round(v, 4) for k, v in shown.items()})
+    assert not shown or min(shown.values()) > 5e-3, shown
+
+
+def window_all(model, window) -> None:
+    for layer in model.model.layers:
+        layer.self_attn.sliding_window = window
+    windowed(model)
+
+
+def window_sliding(model, window) -> None:
+    for layer in model.model.layers:
+        if layer.self_attn.sliding_window is not None:
+            layer.self_attn.sliding_window = window
+    windowed(model)
+
+
+def windowed(model) -> None:
+    """Masks by what each layer says, through the attention of `Dropped`."""
+    AttentionInterface.register("kept_windowed", lambda *a, **k: Dropped({})(*a, **k))
+    AttentionMaskInterface.register("kept_windowed", eager_mask)
+    model.set_attn_implementation("kept_windowed")
+
+
+def unscale(model) -> None:
+    embed = model.model.embed_tokens
+    if hasattr(embed, "embed_scale"):
+        embed.embed_scale.fill_(1.0)
+    else:  # gemma 2 multiplies outside of the module, by the root of the width
+        embed.weight.data = embed.weight.data / model.config.hidden_size**0.5
+
+
+def force_short(model) -> None:
+    model.model.rotary_emb.config.rope_parameters["original_max_position_embeddings"] = 10 * CONTEXT
+
+
+# --- all of it -----------------------------------------------------------------------------------------------------------
+
+DOCUMENT = ("The harbour of the town is older than the church. In the morning the nets are mended there, and the tea is strong. "
+            "The locker code of Ann Quorvin is 4711. There were three men on the pier, and then there were none. ")
+QUESTIONS = ["What is the locker code of Ann Quorvin?", "How many men were on the pier?", "When are the nets mended?",
+             "What is older than the church?", "Who has a locker?", "Is the tea strong?"]
+CLEAR = 2e-3  # a lead, in nats, that no order of summation turns
+
+
+def prompt_of(llama: Llama, question: str) -> list[int]:
+    start, end = 1, 2
+    return [start, *llama.ids("user\n"), *llama.ids(DOCUMENT), *llama.ids("\n\nQuestion: "), *llama.ids(question),
+            end, *llama.ids("\n"), start, *llama.ids("assistant\n")]
+
+
+def answers(llama: Llama) -> list[dict]:
+    """Two questions whose answers llama.cpp is sure of, token by token."""
+    found = []
+    for question in QUESTIONS:
+        answer = llama.greedy(prompt_of(llama, question), 24, False)
+        if min(gap if gap is not None else 0 for gap in answer["gaps"]) > CLEAR:
+            found.append(answer | {"document": DOCUMENT, "question": question})
+        if len(found) == 2:
+            return found
+    raise AssertionError("no clear answers: draw other weights")
+
+
+def save(name: str, found: dict[str, np.ndarray]) -> None:
+    (FOLDER / f"{name}.safetensors.gz").write_bytes(gzip.compress(serialise(found), mtime=0))
+
+
+def against(llama: Llama, ids: np.ndarray, rows, found: np.ndarray) -> float:
+    """How far llama.cpp is from the logits of transformers, relative to the largest."""
+    apart = []
+    for row, own in zip(rows, found):
+        if log_p := llama.log_probabilities(ids[:row + 1], tiny.VOCABULARY):
+            ours = torch.log_softmax(torch.from_numpy(own), dim=-1).numpy()
+            theirs = np.array([log_p[i] for i in range(tiny.VOCABULARY)])
+            apart.append(float(np.abs(theirs - ours).max() / np.abs(own).max()))
+    assert len(apart) > 3
+    return max(apart)
+
+
+def make(only: list[str] | None = None) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    said = {}
+    for shape in SHAPES:
+        if only and shape.stem not in only:
+            continue
+        model = build(shape)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{shape.stem}.gguf"
+            write_gguf(shape, model, path)
+            (FOLDER / f"{shape.stem}.gguf.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            ids = draw_ids(shape.seed, LONG)
+            rows = np.array([*range(0, LONG, 9), LONG - 1], dtype=np.int32)
+            right = logits(model, ids)
+            found = {"ids": ids, "rows": rows, "logits": right[rows]}
+            if shape.arch == "phi3":  # the short divisors
+                rows = np.array([*range(0, SHORT, 7), SHORT - 1], dtype=np.int32)
+                found |= {"short_ids": ids[:SHORT], "short_rows": rows, "short_logits": logits(model, ids[:SHORT])[rows]}
+            if shape.arch == "qwen2":  # stretched by whoever opens it
+                stretched = build(Shape("qwen2", {"rope_parameters": YARN | {"original_max_position_embeddings": CONTEXT}}, head_dim=8))
+                long_ids = draw_ids(shape.seed + 5, CONTEXT + 200)
+                long_rows = np.array([5, 300, 511, 512, 600, CONTEXT + 199], dtype=np.int32)
+                found |= {"yarn_ids": long_ids, "yarn_rows": long_rows, "yarn_logits": logits(stretched, long_ids)[long_rows]}
+            found |= dropped(shape, model)
+            save(shape.stem, found)
+            llama = Llama(path, CONTEXT)
+            distance = against(llama, ids, found["rows"], found["logits"])
+            print(shape.stem, f"{path.stat().st_size} bytes, transformers and llama.cpp at most {distance:.1e} apart")
+            # llama.cpp's GELU is a table of half floats.
+            assert distance < (5e-3 if shape.arch.startswith("gemma") else 1e-4), distance
+            said[shape.stem] = answers(llama)
+            check_that_errors_show(shape, ids, right)
+    path = FOLDER / "llama_cpp.json"
+    if only and path.exists():
+        said = json.loads(path.read_text()) | said
+    path.write_text(json.dumps(said, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    import sys
+
+    torch.set_num_threads(1)
+    make(sys.argv[1:])
