@@ -375,3 +375,60 @@ impl HubError {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that no test of a download or a search brings about.
+    #[test]
+    fn the_sentences_that_are_hard_to_come_by() {
+        let repo: RepoId = "a/b".parse().unwrap();
+        let (host, file) = ("hub.example".to_owned(), "m.gguf".to_owned());
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let closed = io::Error::from(io::ErrorKind::PermissionDenied);
+        for (error, says) in [
+            (
+                HubError::CannotLock {
+                    folder: "/far".into(),
+                    reason: "not supported".into(),
+                },
+                "'/far' is on a disk that cannot lock files (not supported); set HF_HUB_CACHE to a folder on a local disk",
+            ),
+            (
+                HubError::Gated {
+                    repo: repo.clone(),
+                    page: "https://hub.example/a/b".into(),
+                    with_token: true,
+                },
+                "'a/b' is gated: its owner wants conditions accepted first; accept them on https://hub.example/a/b with the account of your token, then try again",
+            ),
+            (
+                HubError::NoRepository {
+                    repo,
+                    host,
+                    with_token: true,
+                },
+                "there is no repository 'a/b' on hub.example, or it is private; check the spelling, and whether your token may read it",
+            ),
+            (
+                HubError::Changing { file },
+                "'m.gguf' keeps changing on the hub while it is downloaded; run the same again later",
+            ),
+            (
+                HubError::disk(Path::new("/d/f"), "written", &full),
+                "'/d/f' cannot be written (no storage space); free some space, then run the same again to go on",
+            ),
+            (
+                HubError::disk(Path::new("/d/f"), "read", &closed),
+                "'/d/f' cannot be read (permission denied); check its permissions, or set HF_HUB_CACHE to another folder",
+            ),
+            (
+                HubError::Bug { what: "x".into() },
+                "the download has a bug (x); please report it; what has arrived is kept",
+            ),
+        ] {
+            assert_eq!(error.to_string(), says);
+        }
+    }
+}

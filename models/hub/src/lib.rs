@@ -50,9 +50,11 @@ mod hub;
 mod progress;
 mod reference;
 mod remote;
+mod reporter;
 mod settings;
 pub mod text;
 mod transfer;
+mod trouble;
 
 pub use cache::{BlobLock, HubCache, HubFile};
 pub use catalogue::{Entry, Fit, catalogue};

@@ -23,6 +23,7 @@ use serde::Deserialize;
 
 use crate::choose::Listed;
 use crate::reference::is_file_name;
+use crate::trouble::{Refusal, Trouble, passing};
 use crate::{HubError, HubFile, RepoId, Settings};
 
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
@@ -33,30 +34,6 @@ const CONNECTING: Duration = Duration::from_secs(15);
 const MOST_REDIRECTS: usize = 10;
 /// The longest list of files that is read; the largest repositories have a few thousand files.
 const LONGEST_LIST: usize = 64 << 20;
-/// The longest wait that a server can ask for; beyond it the person is told instead.
-const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
-
-/// Why a request did not do.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// It may do if it is made again, at once or after `wait`.
-    Passing {
-        error: HubError,
-        wait: Option<Duration>,
-    },
-    /// It will not do.
-    Final(HubError),
-    /// The file is another one now than the list said.
-    Changed,
-    /// What has arrived of the file cannot be continued.
-    StartOver,
-}
-
-impl From<HubError> for Trouble {
-    fn from(error: HubError) -> Trouble {
-        Trouble::Final(error)
-    }
-}
 
 /// A file's bytes on their way.
 pub(crate) struct Incoming {
@@ -324,11 +301,15 @@ impl Connection {
                 return Ok(response);
             }
             if !status.is_redirection() {
-                let code = text(response.headers(), ERROR_CODE).unwrap_or_default();
-                let wait = retry_after(response.headers());
+                let refusal = Refusal {
+                    status,
+                    code: &text(response.headers(), ERROR_CODE).unwrap_or_default(),
+                    wait: retry_after(response.headers()),
+                    host: host(&address),
+                };
                 return Err(match at_hub {
-                    true => self.refusal(status, &code, wait, repo, file),
-                    false => self.storage_refusal(status, wait, host(&address)),
+                    true => refusal.of_hub(&self.settings, repo, file),
+                    false => refusal.of_storage(),
                 });
             }
             if method == Method::HEAD && response.headers().contains_key(LINKED_ETAG) {
@@ -342,67 +323,6 @@ impl Connection {
             address = next.ok_or_else(|| self.not_the_hub("it leads to no safe address"))?;
         }
         Err(self.not_the_hub("it leads round in circles").into())
-    }
-
-    /// What an answer of the hub means that is neither a success nor a redirect.
-    fn refusal(
-        &self,
-        status: StatusCode,
-        code: &str,
-        wait: Option<Duration>,
-        repo: &RepoId,
-        file: Option<&str>,
-    ) -> Trouble {
-        let with_token = self.settings.token.is_some();
-        let (host, repo) = (self.host(), repo.clone());
-        let no_repository = |repo| HubError::NoRepository {
-            repo,
-            host: host.clone(),
-            with_token,
-        };
-        let refused = match (status.as_u16(), code, &self.settings.token) {
-            (401 | 403, "GatedRepo", _) => HubError::Gated {
-                page: format!("{}/{repo}", self.settings.endpoint),
-                repo,
-                with_token,
-            },
-            (401 | 404, "RepoNotFound", _) | (401, _, None) => no_repository(repo),
-            (401, _, Some(token)) => HubError::TokenRefused {
-                place: token.place().to_owned(),
-                host,
-            },
-            (403, ..) => HubError::Forbidden { repo, host },
-            (404, ..) => match file {
-                Some(file) => HubError::Gone {
-                    repo,
-                    file: file.to_owned(),
-                },
-                None => no_repository(repo),
-            },
-            (429, ..) => return rate_limited(host, wait),
-            (status @ (408 | 500..), ..) => {
-                return Trouble::Passing {
-                    error: HubError::Status { host, status },
-                    wait,
-                };
-            }
-            (status, ..) => HubError::Status { host, status },
-        };
-        Trouble::Final(refused)
-    }
-
-    /// The storage behind the hub refuses: its signed address may have run out, and the hub gives a new one.
-    fn storage_refusal(&self, status: StatusCode, wait: Option<Duration>, host: String) -> Trouble {
-        match status {
-            StatusCode::TOO_MANY_REQUESTS => rate_limited(host, wait),
-            status => Trouble::Passing {
-                error: HubError::Status {
-                    host,
-                    status: status.as_u16(),
-                },
-                wait,
-            },
-        }
     }
 
     /// No answer at all, or half of one.
@@ -426,21 +346,6 @@ impl Connection {
             host: self.host(),
             what: what.to_owned(),
         }
-    }
-}
-
-pub(crate) fn passing(error: HubError) -> Trouble {
-    Trouble::Passing { error, wait: None }
-}
-
-fn rate_limited(host: String, wait: Option<Duration>) -> Trouble {
-    let error = HubError::RateLimited {
-        host,
-        seconds: wait.map(|wait| wait.as_secs()),
-    };
-    match wait {
-        Some(wait) if wait > LONGEST_WAIT => Trouble::Final(error),
-        wait => Trouble::Passing { error, wait },
     }
 }
 

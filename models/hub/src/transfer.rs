@@ -18,8 +18,9 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use crate::download::Reporter;
-use crate::remote::{Connection, Incoming, Trouble, passing};
+use crate::remote::{Connection, Incoming};
+use crate::reporter::Reporter;
+use crate::trouble::{Trouble, passing};
 use crate::{HubCache, HubError, HubFile};
 
 /// What the person wants of a running download.
