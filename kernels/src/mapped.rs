@@ -306,15 +306,15 @@ impl<T: PlainBlock> QuantizedType for MappedBlocks<T> {
 
 /// What [`MappedMatrix`] needs beyond candle's trait, kept apart so that it can be boxed.
 trait Rows: QuantizedType {
-    fn multiply_row(&self, input: &[f32], out: &mut [f32]);
+    fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]);
     fn row_to_f32(&self, row_blocks: usize, row: usize, out: &mut [f32]);
     fn slice(&self, blocks: Range<usize>) -> Box<dyn QuantizedType>;
     fn bytes(&self) -> &[u8];
 }
 
 impl<T: PlainBlock> Rows for MappedBlocks<T> {
-    fn multiply_row(&self, input: &[f32], out: &mut [f32]) {
-        row::multiply(self.as_slice(), input, out);
+    fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]) {
+        row::multiply(m, self.as_slice(), inputs, out);
     }
 
     fn row_to_f32(&self, row_blocks: usize, row: usize, out: &mut [f32]) {
@@ -438,8 +438,7 @@ impl MappedMatrix {
         self.blocks.storage_size_in_bytes()
     }
 
-    /// `out[m, rows] = inputs[m, cols] * self^T`. A single row allocates nothing once warm, and runs on our own pool; several
-    /// run on candle's.
+    /// `out[m, rows] = inputs[m, cols] * self^T`, for few rows: many go through [`Self::panel`]. Allocates nothing once warm.
     ///
     /// Quantised weights quantise the inputs too (Q8_0 or Q8_K blocks), as ggml does.
     ///
@@ -448,11 +447,7 @@ impl MappedMatrix {
     pub fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]) {
         assert_eq!(inputs.len(), m * self.cols, "inputs are [m, cols]");
         assert_eq!(out.len(), m * self.rows, "out is [m, rows]");
-        if m == 1 {
-            return self.blocks.multiply_row(inputs, out);
-        }
-        let done = self.blocks.matmul_t((m, self.cols, self.rows), inputs, out);
-        done.expect("k_quants::matmul fails only by its own asserts, which are the two above");
+        self.blocks.multiply(m, inputs, out);
     }
 
     /// One row as f32, `out [cols]`; allocates nothing.

@@ -60,6 +60,8 @@ struct Shared {
     parked: Vec<Alone<AtomicBool>>,
     /// `[workers]`, once all have started.
     threads: OnceLock<Vec<Thread>>,
+    /// Workers that have come to where they wait for work: starting a thread allocates, waiting does not.
+    begun: AtomicUsize,
     /// What a worker panicked with.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -110,6 +112,7 @@ impl Pool {
                 .map(|_| Alone(AtomicBool::new(false)))
                 .collect(),
             threads: OnceLock::new(),
+            begun: AtomicUsize::new(0),
             panic: Mutex::new(None),
         });
         let started = (0..workers).map_while(|index| {
@@ -121,7 +124,10 @@ impl Pool {
                 .spawn(move || shared.work(index));
             Some(spawned.ok()?.thread().clone())
         });
-        let started = started.collect();
+        let started: Vec<Thread> = started.collect();
+        while shared.begun.load(Ordering::Acquire) < started.len() {
+            std::thread::yield_now();
+        }
         shared
             .threads
             .set(started)
@@ -228,6 +234,7 @@ impl Shared {
 
     /// What a worker does, for ever.
     fn work(&self, index: usize) {
+        self.begun.fetch_add(1, Ordering::Release);
         let mut last = 0;
         let mut looks = 0;
         loop {

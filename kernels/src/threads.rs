@@ -1,10 +1,11 @@
 //! Threads: how many, and who has them.
 //!
-//! Our kernels and the products of decoding run on the pool of `pool.rs`, the products of reading on candle's, which waits for
-//! all of its threads. Both have the same number of threads; only one of them works at a time, and whoever is idle sleeps.
+//! Everything runs on the one pool of `pool.rs`. candle, whose tiles multiply while reading, has a pool too, which waits for all of
+//! its threads; it is told to have one thread, and its products run side by side on ours ([`for_each`]).
 
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::Pool;
 
@@ -13,21 +14,27 @@ const VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// Decides how many threads compute, `None` for all that the machine offers. Call it first thing in `main`.
 ///
-/// Both pools read the number from the environment when they are first used. Candle defaults to physical cores; we default
-/// to the available parallelism, which also respects container limits and CPU masks. A number that the user already
-/// put into `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS` wins over `None`.
+/// A number that the user put into `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS` wins over `None`; otherwise it is the available
+/// parallelism, which respects container limits and CPU masks. candle itself gets one thread. A later call changes nothing but
+/// what a pool that has not started yet will have.
 pub fn configure(threads: Option<usize>) {
     let threads = wanted(threads);
+    WANTED.store(threads, Ordering::Relaxed);
     for name in VARIABLES {
         // SAFETY: called at program start, before any other thread exists that could read the environment.
-        unsafe { std::env::set_var(name, threads.to_string()) };
+        unsafe { std::env::set_var(name, "1") };
     }
 }
 
-/// `threads`, or what the environment says, or what the machine offers.
+/// What [`configure`] decided; 0 before.
+static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// `threads`, or what was decided before, or what the environment says, or what the machine offers.
 fn wanted(threads: Option<usize>) -> usize {
+    let decided = || Some(WANTED.load(Ordering::Relaxed)).filter(|&threads| threads > 0);
     let environment = || (VARIABLES.iter()).find_map(|name| std::env::var(name).ok()?.parse().ok());
     threads
+        .or_else(decided)
         .or_else(environment)
         .filter(|threads| (1..=1024).contains(threads))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
@@ -47,6 +54,12 @@ pub fn count() -> usize {
 /// Put the longest items first. Allocates nothing; runs inline when called from inside the pool.
 pub(crate) fn for_each_range(items: usize, work: impl Fn(Range<usize>) + Sync) {
     pool().for_each_range(items, work);
+}
+
+/// Runs `work(0)`, `work(1)`, ... up to `items`, on all threads; for work that is worth handing over one by one. What it calls
+/// must not wait for another item.
+pub fn for_each(items: usize, work: impl Fn(usize) + Sync) {
+    pool().for_each_range(items, |range| range.for_each(&work));
 }
 
 /// A mutable slice that several threads write at the same time, each its own part.

@@ -4,8 +4,8 @@
 //! many rows, for which candle repacks weights into tiles (`candle_core::quantized::repack_x86`) on first use; tiles
 //! are as large as the weights, so they are made for one layer at a time and dropped with it.
 //!
-//! A large matrix is cut into panels of rows. That bounds the time until a request to stop is answered, and it lets
-//! threads repack panels side by side (candle repacks one tensor on one thread).
+//! A large matrix is cut into panels of rows: threads repack and multiply them side by side (candle has one thread, see
+//! `kept_kernels::threads`), and it bounds the time until a request to stop is answered.
 //!
 //! ```text
 //! out [m, rows]      = inputs [m, cols] * matrix [rows, cols]^T
@@ -13,13 +13,12 @@
 //!                                         panel 1: rows 2048..4096
 //! ```
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Tensor};
 use kept_kernels::mapped::MappedMatrix;
-use kept_kernels::{Stop, Stopped};
+use kept_kernels::{Stop, Stopped, threads};
 
 use crate::ModelError;
 use crate::gguf::{Gguf, TensorInfo};
@@ -28,9 +27,8 @@ use crate::gguf::{Gguf, TensorInfo};
 pub(crate) const BLOCK_ROWS: usize = 128;
 /// Numbers in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between looks at the stop flag.
 const PANEL_NUMBERS: usize = 8 << 20;
-/// Numbers from which a matrix is repacked on several threads: a thread takes about as long to start as to repack a
-/// tenth of that.
-const SHARED_NUMBERS: usize = 1 << 20;
+/// Numbers from which a matrix is worth several panels.
+const SHARED_NUMBERS: usize = 1 << 16;
 /// Rows below which repacking costs more than the tiles save.
 const FEW_ROWS: usize = 8;
 /// Output columns that candle's tiles come in.
@@ -179,8 +177,6 @@ pub(crate) struct Tiles<'a> {
     panels: Vec<OnceLock<Panel>>,
     /// Inputs filled up with zeros, when the panels have more columns than the matrix.
     padded: Option<Inputs>,
-    /// Whether all panels are made and repacked.
-    packed: bool,
 }
 
 enum Panel {
@@ -204,7 +200,6 @@ impl<'a> Tiles<'a> {
             panel_rows,
             panels: (0..panels).map(|_| OnceLock::new()).collect(),
             padded,
-            packed: false,
         }
     }
 
@@ -238,18 +233,10 @@ impl<'a> Tiles<'a> {
                 .get_or_init(|| Panel::new(self.matrix.panel(p * rows..last)))
                 .multiply(m, inputs)
         };
-        if self.packed || panels.len() == 1 {
-            for p in 0..panels.len() {
-                stop.check()?;
-                scatter(&product(p), m, p * rows, self.matrix.rows(), out);
-            }
-        } else {
-            let products = side_by_side(panels.len(), product, stop)?;
-            for (p, product) in products.iter().enumerate() {
-                scatter(product, m, p * rows, self.matrix.rows(), out);
-            }
+        let products = side_by_side(panels.len(), product, stop)?;
+        for (p, product) in products.iter().enumerate() {
+            scatter(product, m, p * rows, self.matrix.rows(), out);
         }
-        self.packed = true;
         Ok(())
     }
 }
@@ -288,26 +275,16 @@ impl Panel {
     }
 }
 
-/// `product(0..panels)` on as many threads as compute: repacking one panel takes one thread.
-///
-/// These are threads of their own and not candle's pool: its calling thread takes part in the work, and a product,
-/// which uses the pool itself, would wait there for its own end.
+/// `product(0..panels)`, each on one thread: candle repacks a panel when it is first used, and multiplies.
 fn side_by_side(
     panels: usize,
     product: impl Fn(usize) -> Vec<f32> + Sync,
     stop: &Stop,
 ) -> Result<Vec<Vec<f32>>, Stopped> {
     let products: Vec<Mutex<Vec<f32>>> = (0..panels).map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..kept_kernels::threads::count().min(panels) {
-            scope.spawn(|| {
-                while !stop.is_requested() {
-                    let p = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(place) = products.get(p) else { break };
-                    *place.lock().unwrap_or_else(PoisonError::into_inner) = product(p);
-                }
-            });
+    threads::for_each(panels, |p| {
+        if !stop.is_requested() {
+            *products[p].lock().unwrap_or_else(PoisonError::into_inner) = product(p);
         }
     });
     stop.check()?;

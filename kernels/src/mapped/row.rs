@@ -1,7 +1,8 @@
-//! One row times a matrix: the product of decoding, on our own pool.
+//! A few rows times a matrix: the product of decoding, on our own pool.
 //!
-//! candle multiplies a row too, but on its pool, which waits for each of its threads; on a busy machine that is a time slice for
-//! every product of every token. The arithmetic is candle's: its dot products of quantised blocks, four rows at a time.
+//! candle multiplies such rows too, but on its pool, which waits for each of its threads; on a busy machine that is a time slice
+//! for every product of every token. The arithmetic is candle's: its dot products of quantised blocks, four of the matrix's rows
+//! at a time.
 
 use std::cell::RefCell;
 
@@ -13,18 +14,21 @@ use crate::threads::{SharedMut, for_each_range};
 const WORTH_SHARING: usize = 1 << 15;
 
 thread_local! {
-    /// The row as the matrix's blocks want it. u64: aligned for every block type.
+    /// The inputs as the matrix's blocks want them. u64: aligned for every block type.
     static QUANTISED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `out[rows] = matrix[rows, cols] * input[cols]`; the input is quantised as the matrix's type wants it. Allocates nothing once
-/// its thread has seen a row as long.
-pub(super) fn multiply<T: GgmlType>(matrix: &[T], input: &[f32], out: &mut [f32]) {
-    let (rows, cols) = (out.len(), input.len());
+/// `out[m, rows] = inputs[m, cols] * matrix[rows, cols]^T`; the inputs are quantised as the matrix's type wants them. Allocates
+/// nothing once its thread has seen as many inputs.
+pub(super) fn multiply<T: GgmlType>(m: usize, matrix: &[T], inputs: &[f32], out: &mut [f32]) {
+    if m == 0 {
+        return;
+    }
+    let (rows, cols) = (out.len() / m, inputs.len() / m);
     let row_blocks = cols / T::BLCK_SIZE;
     assert_eq!(matrix.len(), rows * row_blocks, "[rows, cols]");
     QUANTISED.with_borrow_mut(|scratch| {
-        let bytes = row_blocks * size_of::<T::VecDotType>();
+        let bytes = m * row_blocks * size_of::<T::VecDotType>();
         let words = bytes.div_ceil(size_of::<u64>());
         if scratch.len() < words {
             scratch.resize(words, 0);
@@ -33,36 +37,38 @@ pub(super) fn multiply<T: GgmlType>(matrix: &[T], input: &[f32], out: &mut [f32]
         // SAFETY: long enough and aligned (both just made sure), and candle's block types are plain numbers: any bytes are one.
         let quantised = unsafe {
             let start = scratch.as_mut_ptr().cast::<T::VecDotType>();
-            std::slice::from_raw_parts_mut(start, row_blocks)
+            std::slice::from_raw_parts_mut(start, m * row_blocks)
         };
-        match T::DIRECT_COPY {
-            true => T::VecDotType::direct_copy(input, quantised),
-            false => T::VecDotType::from_float(input, quantised),
+        let blocks = quantised.chunks_exact_mut(row_blocks.max(1));
+        for (input, blocks) in inputs.chunks_exact(cols.max(1)).zip(blocks) {
+            match T::DIRECT_COPY {
+                true => T::VecDotType::direct_copy(input, blocks),
+                false => T::VecDotType::from_float(input, blocks),
+            }
         }
-        let quantised = &*quantised;
+        let input = |i: usize| &quantised[i * row_blocks..][..row_blocks];
         let row = |row: usize| &matrix[row * row_blocks..][..row_blocks];
         let quads = rows / 4;
         let shared = SharedMut::new(&mut *out);
         let work = |range: std::ops::Range<usize>| {
             for first in range.map(|quad| quad * 4) {
-                let (a, b, c, d) = T::vec_dot_4(
-                    cols,
-                    row(first),
-                    row(first + 1),
-                    row(first + 2),
-                    row(first + 3),
-                    quantised,
-                );
-                // SAFETY: every quad is handed out once.
-                unsafe { shared.part(first..first + 4) }.copy_from_slice(&[a, b, c, d]);
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| row(first + i));
+                for i in 0..m {
+                    let (a, b, c, d) = T::vec_dot_4(cols, a, b, c, d, input(i));
+                    let at = i * rows + first;
+                    // SAFETY: every quad is handed out once, and these are its places in the output of input i.
+                    unsafe { shared.part(at..at + 4) }.copy_from_slice(&[a, b, c, d]);
+                }
             }
         };
-        match rows * cols < WORTH_SHARING {
+        match m * rows * cols < WORTH_SHARING {
             true => work(0..quads),
             false => for_each_range(quads, work),
         }
-        for (last, out) in out.iter_mut().enumerate().skip(quads * 4) {
-            *out = T::vec_dot(cols, row(last), quantised);
+        for (i, out) in out.chunks_exact_mut(rows.max(1)).enumerate() {
+            for (last, out) in out.iter_mut().enumerate().skip(quads * 4) {
+                *out = T::vec_dot(cols, row(last), input(i));
+            }
         }
     });
 }
