@@ -12,6 +12,9 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     selections.json         kept positions of drawn cases
     selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py
     ems.json.gz             what EMS keeps, merges and drops: see ems.py
+    tokenizers/*.json.gz    ids of hard strings by the tokenizers of the families people download: see tokenizer_ids.py
+    tokenizers/*.gguf.gz    small vocabularies for them, trained once: see tokenizer_train.py
+    templates/renderings.json.gz   what Hugging Face makes of the templates beside it: see template_renderings.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
@@ -32,7 +35,9 @@ import selections
 import selections_further
 import selections_many
 import strings
+import template_renderings
 import tiny
+import tokenizer_ids
 from llama_cpp import Llama
 
 HERE = Path(__file__).parent
@@ -190,4 +195,6 @@ if __name__ == "__main__":
         selections_further.write()
         decoding.write()
         ems.write()
+        tokenizer_ids.write()
+        template_renderings.write()
     make_mini()
