@@ -239,6 +239,9 @@ pub struct AskArguments {
     /// Same seed, same answer.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
+    /// Let a model that can think before it answers do so.
+    #[arg(long)]
+    pub thinking: bool,
     /// Also write what was kept to this file, as `kept map --json` prints it.
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,

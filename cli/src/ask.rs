@@ -67,6 +67,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             budget,
             sampling: &sampling,
             max_tokens: arguments.max_tokens,
+            thinking: arguments.thinking,
         },
         &mut |event| match event {
             Event::Progress(progress) => bar.show(&progress),

@@ -183,6 +183,7 @@ fn ask(
         budget: Some(budget),
         sampling: &Sampling::default(),
         max_tokens: ANSWER_TOKENS,
+        thinking: false,
     };
     match engine.ask(&ask, &mut |_| {}, stop) {
         Ok(_) if stop.is_requested() => Err(EngineError::Stopped.into()),

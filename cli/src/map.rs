@@ -37,6 +37,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             sampling: &Sampling::default(),
             // The map is made while reading; nothing needs to be answered.
             max_tokens: 0,
+            thinking: false,
         },
         &mut |event| {
             if let Event::Progress(progress) = event {

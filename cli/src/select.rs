@@ -142,7 +142,10 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
     let rows = policy.rows(
         &shape,
-        &PromptShape { tokens: k.n },
+        &PromptShape {
+            tokens: k.n,
+            tail: 0,
+        },
         budget.rows(k.n, row_bytes)?,
     )?;
     let mut kept = Retention::Everything;

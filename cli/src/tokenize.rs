@@ -1,7 +1,9 @@
 //! `kept tokenize`: the token ids of a text, as the document of a question would be encoded.
 
 use anyhow::Context;
-use kept_engine::Engine;
+use kept_engine::EngineError;
+use kept_engine::models::Tokenizer;
+use kept_engine::models::gguf::Gguf;
 use serde::Serialize;
 
 use crate::arguments::TokenizeArguments;
@@ -15,13 +17,20 @@ struct TokenizeJson<'a> {
 }
 
 pub fn run(arguments: &TokenizeArguments) -> anyhow::Result<()> {
-    let engine = Engine::open(&model_path(&arguments.model)?)?;
+    // The vocabulary alone: files without weights can be held against other tokenizers too.
+    let path = model_path(&arguments.model)?;
+    let open = |error| EngineError::Open {
+        path: path.clone(),
+        error,
+    };
+    let gguf = Gguf::open(&path).map_err(open)?;
+    let tokenizer = Tokenizer::of_file(&gguf).map_err(open)?;
     let shown = arguments.file.display();
     let bytes = output::read_file(&arguments.file)?;
     let text = String::from_utf8(bytes)
         .ok()
         .with_context(|| format!("'{shown}' is not UTF-8; convert it, for example with iconv"))?;
-    let encoded = engine.model().tokenizer()?.encode(&text);
+    let encoded = tokenizer.encode(&text);
     if arguments.json {
         return output::print_json(&TokenizeJson {
             ids: &encoded.ids,

@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         budget: Some("25%".parse()?),
         sampling: &Sampling::default(),
         max_tokens: 64,
+        thinking: false,
     };
     let answer = engine.ask(
         &ask,

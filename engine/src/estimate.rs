@@ -1,12 +1,12 @@
 //! What a question would cost, before anything is read.
 
 use kept_models::RopeTable;
-use kept_policies::Budget;
+use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
 use crate::prefill::CHUNK;
 use crate::sizes::Sizes;
-use crate::{Engine, EngineError, MemoryLedger, Method, decode};
+use crate::{Engine, EngineError, MemoryLedger, Method, Prompt, decode};
 
 /// What a question would cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,10 @@ impl Engine {
         let mut policy = method.build()?;
         let rows = self.budget_rows(budget, tokens)?;
         let room = self.room(tokens, room);
-        let sizes = Sizes::new(self.model(), &mut *policy, tokens, rows, room, CHUNK)?;
+        // A model that cannot be asked has none, and its memory can be known all the same.
+        let tail = Prompt::tail_of(self.model()).unwrap_or(0).min(tokens);
+        let prompt = PromptShape { tokens, tail };
+        let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?;
         Ok((sizes, rows))
     }
 

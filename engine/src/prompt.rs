@@ -5,12 +5,15 @@
 //!
 //! ```text
 //! <|im_start|>user\n  DOCUMENT  \n\nQuestion:   QUESTION  <|im_end|>\n<|im_start|>assistant\n
-//! template            document  template        question  template
+//! template            document  template        question  template: the tail
 //! ```
+//!
+//! What stands behind the question, the tail, says nothing of it; methods that observe the last tokens are told how long it is
+//! (`policies/src/window.rs`).
 
 use std::ops::Range;
 
-use kept_models::{Message, Model, TokenizedText};
+use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
 
 use crate::EngineError;
 
@@ -53,6 +56,8 @@ pub struct Prompt {
 /// Stand for the document and the question while the template is rendered. Private-use characters: no template changes them.
 const DOCUMENT_MARK: &str = "\u{F0000}document\u{F0001}";
 const QUESTION_MARK: &str = "\u{F0000}question\u{F0001}";
+const MARK_OPENS: char = '\u{F0000}';
+const MARK_CLOSES: char = '\u{F0001}';
 
 /// What a question costs at least besides the document: room for a short answer.
 pub(crate) const SMALLEST_ANSWER: usize = 16;
@@ -61,8 +66,19 @@ pub(crate) const SMALLEST_ANSWER: usize = 16;
 const SAMPLE_BYTES: usize = 64 * 1024;
 
 impl Prompt {
-    /// Encodes `document` and `question` for `model`. Fails if the question is empty or the model's context is too short.
+    /// Encodes `document` and `question` for `model`, which is to answer at once. Fails if the question is empty or the model's
+    /// context is too short.
     pub fn new(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
+        Self::thinking(model, document, question, false)
+    }
+
+    /// [`Prompt::new`], with a choice: models that can think before they answer do so iff `thinking`.
+    pub fn thinking(
+        model: &Model,
+        document: &str,
+        question: &str,
+        thinking: bool,
+    ) -> Result<Self, EngineError> {
         let question = question.trim();
         if question.is_empty() {
             return Err(EngineError::EmptyQuestion);
@@ -71,7 +87,7 @@ impl Prompt {
             let have = format!("more than {at_least} tokens");
             return Err(too_long(model, document, have, 0)?);
         }
-        let prompt = Self::encode(model, document, question)?;
+        let prompt = Self::encode(model, document, question, thinking)?;
         match prompt.too_long(model, document)? {
             Some(refusal) => Err(refusal),
             None => Ok(prompt),
@@ -79,20 +95,19 @@ impl Prompt {
     }
 
     /// The tokens, however many.
-    fn encode(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
+    fn encode(
+        model: &Model,
+        document: &str,
+        question: &str,
+        thinking: bool,
+    ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer()?;
-        let content = format!("{DOCUMENT_MARK}\n\nQuestion: {QUESTION_MARK}");
-        let message = Message {
-            role: "user".to_owned(),
-            content,
-        };
-        let rendered = model.chat_template()?.render(&[message], true)?;
-        let lost = || EngineError::Template(model.name().to_owned());
-        let (before, rest) = rendered.split_once(DOCUMENT_MARK).ok_or_else(lost)?;
-        let (between, after) = rest.split_once(QUESTION_MARK).ok_or_else(lost)?;
+        let frame = Frame::new(model.chat_template()?, thinking)?
+            .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
 
         let mut ids = Vec::new();
-        let opening = tokenizer.encode_with_control(before);
+        let (before, space) = tokenizer.before(&frame.before, false);
+        let opening = tokenizer.encode_template(before, false);
         if tokenizer.add_bos()
             && let Some(bos) = tokenizer.bos()
             && opening.first() != Some(&bos)
@@ -103,20 +118,37 @@ impl Prompt {
         let TokenizedText {
             ids: document_ids,
             spans,
-        } = tokenizer.encode(document);
+        } = tokenizer.encode_after(document, space);
         let document_range = ids.len()..ids.len() + document_ids.len();
         ids.extend(document_ids);
-        ids.extend(tokenizer.encode_with_control(between));
-        let question_ids = tokenizer.encode(question).ids;
+        let (between, space) = tokenizer.before(&frame.between, true);
+        ids.extend(tokenizer.encode_template(between, true));
+        let question_ids = tokenizer.encode_after(question, space).ids;
         let question_range = ids.len()..ids.len() + question_ids.len();
         ids.extend(question_ids);
-        ids.extend(tokenizer.encode_with_control(after));
+        ids.extend(tokenizer.encode_template(&frame.after, true));
         Ok(Self {
             ids,
             document: document_range,
             question: question_range,
             spans,
         })
+    }
+
+    /// How many tokens the template writes behind the question; the same for every question.
+    pub fn tail(&self) -> usize {
+        self.ids.len() - self.question.end
+    }
+
+    /// The tail of every prompt for `model` that is to answer at once.
+    ///
+    /// # Errors
+    /// What is wrong with the model's tokenizer or chat template.
+    pub(crate) fn tail_of(model: &Model) -> Result<usize, EngineError> {
+        let tokenizer: &Tokenizer = model.tokenizer()?;
+        let frame = Frame::new(model.chat_template()?, false)?
+            .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
+        Ok(tokenizer.encode_template(&frame.after, true).len())
     }
 
     /// The refusal, if the model reads fewer tokens than this and a short answer.
@@ -172,6 +204,34 @@ impl Prompt {
     }
 }
 
+/// The template's words around a document and a question.
+struct Frame {
+    before: String,
+    between: String,
+    after: String,
+}
+
+impl Frame {
+    /// `None` where the template does not write what it is given, once and in order.
+    fn new(template: &ChatTemplate, thinking: bool) -> Result<Option<Self>, EngineError> {
+        let message = Message {
+            role: "user".to_owned(),
+            content: format!("{DOCUMENT_MARK}\n\nQuestion: {QUESTION_MARK}"),
+        };
+        let rendered = template.render(&[message], true, thinking)?;
+        let parts = rendered
+            .split_once(DOCUMENT_MARK)
+            .and_then(|(before, rest)| Some((before, rest.split_once(QUESTION_MARK)?)));
+        Ok(parts
+            .map(|(before, (between, after))| Self {
+                before: before.to_owned(),
+                between: between.to_owned(),
+                after: after.to_owned(),
+            })
+            .filter(|frame| !frame.after.contains([MARK_OPENS, MARK_CLOSES])))
+    }
+}
+
 /// How long a document is for a model, before anything is asked.
 #[derive(Debug)]
 pub struct DocumentLength {
@@ -200,7 +260,7 @@ impl DocumentLength {
                 too_long: Some(too_long(model, document, have, 0)?),
             });
         }
-        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION)?;
+        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false)?;
         Ok(Self {
             tokens: prompt.document.len(),
             prompt_tokens: prompt.len(),

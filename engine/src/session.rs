@@ -48,6 +48,8 @@ pub struct Ask<'a> {
     pub sampling: &'a Sampling,
     /// Longest answer, in tokens. The model's context may end it sooner.
     pub max_tokens: usize,
+    /// Whether a model that can think before it answers does so; the answer then takes longer.
+    pub thinking: bool,
 }
 
 /// Why an answer ended.
@@ -220,13 +222,18 @@ impl Engine {
     ) -> Result<Answer, EngineError> {
         let mut policy = ask.method.build()?;
         let mut sampler = Sampler::new(ask.sampling)?;
-        let prompt = Prompt::new(&self.model, &ask.document.text, ask.question)?;
+        let prompt = Prompt::thinking(&self.model, &ask.document.text, ask.question, ask.thinking)?;
         let n = prompt.len();
         let budget = self.budget_rows(ask.budget, n)?;
         let mut notes = document_notes(ask.document);
         notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
             notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
+        }
+        let template = self.model.chat_template()?;
+        notes.extend(template.note().map(str::to_owned));
+        if ask.thinking && !template.can_think() {
+            notes.push("the model's chat template has no switch for thinking".to_owned());
         }
         let config = self.model.config();
         let room = self.room(n, ask.max_tokens);
@@ -239,6 +246,7 @@ impl Engine {
                 tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
                     .entered();
             Prefill::new(&self.model, &prompt.ids, &mut *policy, budget, room, &rope)
+                .with_tail(prompt.tail())
                 .run_watched(watch, stop)?
         };
         let prefill_seconds = started.elapsed().as_secs_f64();

@@ -59,18 +59,19 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for a prompt of `tokens` tokens under `policy` and a `budget`, with `room` for the answer. Calls
+    /// The sizes for a `prompt` under `policy` and a `budget`, with `room` for the answer. Calls
     /// [`Policy::rows`] and then [`Policy::needs`], as a reading begins.
     pub(crate) fn new(
         model: &Model,
         policy: &mut dyn Policy,
-        tokens: usize,
+        prompt: PromptShape,
         budget: usize,
         room: usize,
         chunk: usize,
     ) -> Result<Self, PolicyError> {
         let shape = crate::shape::shape_of(model);
-        let rows = policy.rows(&shape, &PromptShape { tokens }, budget)?;
+        let tokens = prompt.tokens;
+        let rows = policy.rows(&shape, &prompt, budget)?;
         let needs = |layer: usize| -> Needs {
             let needs = policy.needs(layer);
             if !needs.uncut && tokens <= rows[layer] {

@@ -42,7 +42,7 @@ impl Writing<'_, '_> {
         let tokenizer = self.model.tokenizer()?;
         let mut meter = ProgressMeter::new(Phase::Answering, self.room, self.room);
         let mut shown = Instant::now();
-        let mut stream = StreamDecoder::new();
+        let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut text = String::new();
         let mut tokens = 0;
         let mut token = self.sampler.next(self.decoder.logits_of(hidden))?;

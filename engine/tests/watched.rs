@@ -85,6 +85,7 @@ fn watched(engine: &Engine, method: &Method, budget: Option<&str>) -> (Answer, H
         budget: budget.map(|text| text.parse().unwrap()),
         sampling: &Sampling::default(),
         max_tokens: MAX_TOKENS,
+        thinking: false,
     };
     let mut heard = Heard::default();
     let answer = engine

@@ -168,7 +168,7 @@ pub enum ModelError {
     },
     /// A kind of tokenizer that Kept does not have.
     #[error(
-        "the model's tokenizer is of kind {name:?}, which is not supported; supported: gpt2 (byte-level BPE)"
+        "the model's tokenizer is of kind {name:?}, which is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
     )]
     UnsupportedTokenizer {
         /// As in `tokenizer.ggml.model`.
@@ -196,9 +196,4 @@ pub enum ModelError {
         /// The template engine's words, on one line.
         what: String,
     },
-    /// No chat template, and no vocabulary that would allow the common one.
-    #[error(
-        "the model file has no chat template, and its vocabulary has no <|im_start|>; choose an instruction-tuned model"
-    )]
-    NoTemplate,
 }

@@ -10,13 +10,18 @@
 //! and candle's types, which appear in no public signature.
 
 mod architecture;
+mod byte_level;
+mod compose;
 mod config;
 mod decoder;
 mod error;
 pub mod gguf;
+mod marks;
 mod model;
+mod pieces;
 mod pretokenize;
 mod rope;
+mod sentencepiece;
 mod template;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -207,18 +207,18 @@ impl Model {
     pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
         let built = self
             .tokenizer
-            .get_or_init(|| Tokenizer::read(&self.gguf, self.config.vocab));
+            .get_or_init(|| Tokenizer::read(&self.gguf, Some(self.config.vocab)));
         built.as_ref().map_err(Clone::clone)
     }
 
     /// The chat template, built when first asked for.
     ///
     /// # Errors
-    /// Those of [`Self::tokenizer`], `Template` and `NoTemplate`.
+    /// Those of [`Self::tokenizer`], and `Template`.
     pub fn chat_template(&self) -> Result<&ChatTemplate, ModelError> {
         let built = self
             .template
-            .get_or_init(|| ChatTemplate::read(&self.gguf, self.tokenizer()?));
+            .get_or_init(|| ChatTemplate::of_file(&self.gguf, self.tokenizer()?));
         built.as_ref().map_err(Clone::clone)
     }
 

@@ -13,6 +13,7 @@ use candle_core::quantized::k_quants::{
 use half::{bf16, f16};
 
 use crate::architecture::{self, Architecture, Part, Sliding};
+use crate::gguf::Gguf;
 use crate::vocabulary::symbol_of_byte;
 
 /// A metadata value to be written.
@@ -30,6 +31,8 @@ pub enum MetaValue {
     Texts(Vec<String>),
     /// As an array of `u32`.
     Wholes(Vec<u32>),
+    /// As an array of `f32`.
+    Numbers(Vec<f32>),
 }
 
 /// Block types that can be written, by ggml's names.
@@ -202,6 +205,12 @@ fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
         MetaValue::Wholes(numbers) => {
             put_kind(out, 9);
             put_kind(out, 4);
+            out.extend((numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+        }
+        MetaValue::Numbers(numbers) => {
+            put_kind(out, 9);
+            put_kind(out, 6);
             out.extend((numbers.len() as u64).to_le_bytes());
             numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
         }
@@ -389,6 +398,28 @@ impl TinyLlama {
         architecture::find(self.arch).expect("a supported architecture")
     }
 
+    /// A writer of the same model with the tokenizer of another file, and its name. The output projection is the embedding.
+    ///
+    /// # Panics
+    /// Where the file has no tokens.
+    pub fn writer_with_tokenizer_of(&self, gguf: &Gguf) -> GgufWriter {
+        let mut w = self.writer();
+        let tokenizer = |key: &str| key.starts_with("tokenizer.");
+        w.metadata.retain(|(key, _)| !tokenizer(key));
+        for (key, _) in gguf.metadata().filter(|(key, _)| tokenizer(key)) {
+            w.set(key, copied(gguf, key));
+        }
+        w.set("general.name", copied(gguf, "general.name"));
+        let tokens = gguf.texts("tokenizer.ggml.tokens");
+        let tokens = tokens.ok().flatten().expect("tokens").len();
+        let mut random = Random(self.seed);
+        let numbers: Vec<f32> = (0..tokens * self.width).map(|_| random.next()).collect();
+        w.remove_tensor("output.weight");
+        let shape = [tokens, self.width];
+        w.tensor("token_embd.weight", &shape, self.kind, &numbers);
+        w
+    }
+
     fn tokenizer(&self, w: &mut GgufWriter) {
         let tokens = tokens();
         let kinds = (0..tokens.len())
@@ -468,6 +499,29 @@ impl TinyLlama {
                 vector(&name("attn_v.bias"), kv, 0.0);
             }
         }
+    }
+}
+
+/// A value of another file, to be written again.
+fn copied(gguf: &Gguf, key: &str) -> MetaValue {
+    if let Ok(Some(text)) = gguf.text(key) {
+        return MetaValue::Text(text.to_owned());
+    }
+    if let Ok(Some(flag)) = gguf.flag(key) {
+        return MetaValue::Flag(flag);
+    }
+    if let Ok(Some(number)) = gguf.whole(key) {
+        return MetaValue::Whole(number as u32);
+    }
+    if let Ok(Some(texts)) = gguf.texts(key) {
+        return MetaValue::Texts(texts.into_iter().map(str::to_owned).collect());
+    }
+    if let Ok(Some(numbers)) = gguf.wholes(key) {
+        return MetaValue::Wholes(numbers.into_iter().map(|n| n as u32).collect());
+    }
+    match gguf.numbers(key) {
+        Ok(Some(numbers)) => MetaValue::Numbers(numbers),
+        _ => panic!("{key} is of no kind that a tokenizer has"),
     }
 }
 

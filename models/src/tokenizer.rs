@@ -1,31 +1,27 @@
-//! Text to tokens and back, by the byte-level BPE vocabulary in the model file.
+//! Text to tokens and back, by the vocabulary in the model file: byte-level BPE or SentencePiece.
 //!
 //! A document is data: [`Tokenizer::encode`] never recognises a control token in it, so no document can end the
-//! user's turn. Only the text that a chat template makes goes through [`Tokenizer::encode_with_control`].
+//! user's turn. Only the text that a chat template makes goes through [`Tokenizer::encode_template`].
 //!
-//! Spans are byte ranges, exact by construction: every token stands for as many bytes as its symbols, and together
-//! they tile the text. A token may hold a part of a character.
+//! Spans are byte ranges, exact by construction, and together they tile the text. A token may hold a part of a character; a
+//! space that SentencePiece puts before a text has no bytes of it.
 //!
 //! ```text
 //! text   "Ich 🙂"     bytes  49 63 68 20 f0 9f 99 82
 //! tokens "Ich" " ð" "Ł" "Ļ" "Ĥ"    spans  0..3 3..5 5..6 6..7 7..8
 //! ```
 //!
-//! Not here: chat templates, and the pre-tokenizers' expressions (`pretokenize.rs`).
+//! Not here: chat templates, and how a stretch of text is merged (`byte_level.rs`, `sentencepiece.rs`).
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use tokenizers::Model as _;
-use tokenizers::models::bpe::{BPE, Vocab};
-
 use crate::ModelError;
+use crate::byte_level::ByteLevel;
 use crate::gguf::Gguf;
-use crate::pretokenize::PreTokenizer;
-use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
-
-/// Texts from this length on are tokenised on several threads.
-const PARALLEL_BYTES: usize = 64 << 10;
+use crate::marks::Marks;
+use crate::pretokenize::ByteLevelRules;
+use crate::sentencepiece::SentencePiece;
+use crate::vocabulary::{Kind, Script, Vocabulary};
 
 /// A text as tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,98 +29,176 @@ pub struct TokenizedText {
     /// Token ids, all below the vocabulary's size.
     pub ids: Vec<u32>,
     /// For each token the bytes of the text it stands for; together they tile the text. A range may begin or end
-    /// inside a character.
+    /// inside a character, and is empty where the token has no bytes of the text.
     pub spans: Vec<Range<u32>>,
 }
 
-/// A byte-level BPE tokenizer.
+/// A tokenizer, as the model file describes it.
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    bpe: BPE,
-    pre: PreTokenizer,
+    merging: Merging,
+    marks: Marks,
     add_bos: bool,
-    /// Ids of control and user-defined tokens by the first byte of their text, longest first.
-    marked: HashMap<u8, Vec<u32>>,
+}
+
+/// How a stretch of text becomes tokens.
+enum Merging {
+    ByteLevel(ByteLevel),
+    SentencePiece(SentencePiece),
 }
 
 impl Tokenizer {
+    /// Read the tokenizer of a file, which may hold a vocabulary alone.
+    ///
+    /// # Errors
+    /// [`ModelError`]: `UnsupportedTokenizer`, `UnsupportedPreTokenizer`, `BadVocabulary`, `MissingKey`, `BadValue`.
+    pub fn of_file(gguf: &Gguf) -> Result<Tokenizer, ModelError> {
+        Tokenizer::read(gguf, None)
+    }
+
     /// Read the tokenizer of a model whose embedding has `rows` rows.
-    pub(crate) fn read(gguf: &Gguf, rows: usize) -> Result<Tokenizer, ModelError> {
-        let pre = check_kind(gguf)?;
-        let vocabulary = Vocabulary::read(gguf, rows)?;
-        let bpe = merges(gguf, &vocabulary, pre)?;
-        let mut marked: HashMap<u8, Vec<u32>> = HashMap::new();
-        for id in 0..vocabulary.len() as u32 {
-            let text = vocabulary.text(id);
-            if vocabulary.is_marked(id)
-                && let Some(&first) = text.as_bytes().first()
-            {
-                marked.entry(first).or_default().push(id);
+    pub(crate) fn read(gguf: &Gguf, rows: Option<usize>) -> Result<Tokenizer, ModelError> {
+        let script = check_kind(gguf)?;
+        let vocabulary = Vocabulary::read(gguf, rows, script)?;
+        let (merging, adds_bos) = match script {
+            Script::ByteSymbols => {
+                let merging = ByteLevel::read(gguf, &vocabulary)?;
+                let adds_bos = merging.adds_bos();
+                (Merging::ByteLevel(merging), adds_bos)
             }
-        }
-        for ids in marked.values_mut() {
-            ids.sort_by_key(|&id| std::cmp::Reverse(vocabulary.text(id).len()));
-        }
+            Script::Pieces => {
+                let merging = SentencePiece::read(gguf, &vocabulary)?;
+                (Merging::SentencePiece(merging), true)
+            }
+        };
         let add_bos = gguf
             .flag("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(pre.adds_bos());
+            .unwrap_or(adds_bos);
         Ok(Tokenizer {
             add_bos: add_bos && vocabulary.bos().is_some(),
+            marks: Marks::read(gguf, &vocabulary, script)?,
             vocabulary,
-            bpe,
-            pre,
-            marked,
+            merging,
         })
     }
 
-    /// Tokens of a text; nothing in it is ever taken for a control token. Neither is [`Self::bos`] put in front.
+    /// Tokens of a text that stands alone; nothing in it is ever taken for a control token. Neither is [`Self::bos`] put in front.
     ///
     /// # Panics
     /// When the text is longer than `u32::MAX` bytes.
     pub fn encode(&self, text: &str) -> TokenizedText {
+        self.encode_after(text, self.adds_space())
+    }
+
+    /// [`Self::encode`] of a text that follows a template's: `space` as [`Self::before`] gave it.
+    ///
+    /// # Panics
+    /// When the text is longer than `u32::MAX` bytes.
+    pub fn encode_after(&self, text: &str, space: bool) -> TokenizedText {
         assert!(
             text.len() <= u32::MAX as usize,
             "spans are u32; cut the text first"
         );
-        let ids = self.ids(text);
+        let (mut ids, mut ends) = (Vec::new(), Vec::new());
+        let (mut at, mut space) = (0, space);
+        while let Some((from, mark)) = self.marks.next_in_document(text, at) {
+            self.plain(&text[at..from], at, space, &mut ids, &mut ends);
+            at = from + mark.text.len();
+            space = self.adds_space();
+            ids.push(mark.id);
+            ends.push(at as u32);
+        }
+        self.plain(&text[at..], at, space, &mut ids, &mut ends);
         let mut start = 0;
-        let spans = ids
-            .iter()
-            .map(|&id| {
-                let end = start + self.vocabulary.bytes(id).len() as u32;
-                std::mem::replace(&mut start, end)..end
-            })
+        let spans = ends
+            .into_iter()
+            .map(|end| std::mem::replace(&mut start, end)..end)
             .collect();
         debug_assert_eq!(start as usize, text.len(), "spans tile the text");
         TokenizedText { ids, spans }
     }
 
-    /// Tokens of a template's text, in which control and user-defined tokens are recognised (the longest first).
-    /// [`Self::bos`] is not put in front: templates write it themselves.
-    pub fn encode_with_control(&self, text: &str) -> Vec<u32> {
-        let mut ids = Vec::new();
-        let (mut plain, mut at) = (0, 0);
-        while at < text.len() {
-            match self.marked_at(&text.as_bytes()[at..]) {
-                Some(id) => {
-                    ids.extend(self.ids(&text[plain..at]));
-                    ids.push(id);
-                    at += self.vocabulary.text(id).len();
-                    plain = at;
-                }
-                None => at += text[at..].chars().next().map_or(1, char::len_utf8),
-            }
+    /// How a template's text that ends where a text begins is to be encoded, and whether a space goes before that text.
+    ///
+    /// SentencePiece writes a space as a part of the word behind it: a space at the end of the template's text moves into the
+    /// text. Where a model puts a space before texts, it does so at the start of a prompt and behind a mark of the conversation.
+    ///
+    /// ```text
+    /// "[INST] " DOCUMENT   ->   "[INST]", and a space before the document: "▁DOC" "UMENT", not "▁" "DOC" "UMENT"
+    /// ```
+    pub fn before<'t>(&self, template: &'t str, continues: bool) -> (&'t str, bool) {
+        if let Merging::ByteLevel(_) = self.merging {
+            return (template, false);
         }
-        ids.extend(self.ids(&text[plain..]));
+        let trimmed = template.trim_end();
+        if self
+            .marks
+            .last_in_template(trimmed)
+            .is_some_and(|mark| mark.takes_space)
+        {
+            return (trimmed, self.adds_space());
+        }
+        if let Some(shorter) = template.strip_suffix(' ') {
+            return (shorter, true);
+        }
+        let first = template.is_empty() && !continues;
+        let marked = first || self.marks.last_in_template(template).is_some();
+        (template, marked && self.adds_space())
+    }
+
+    /// Tokens of a template's text, in which control and user-defined tokens are recognised (the longest first).
+    /// [`Self::bos`] is not put in front: templates write it themselves. `continues` says that other text stands before it.
+    ///
+    /// A text behind a mark gets a space before it only where it has none: so the makers of Mistral's models encode their own
+    /// template.
+    pub fn encode_template(&self, text: &str, continues: bool) -> Vec<u32> {
+        let (mut ids, mut ends) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        let mut behind_text = continues;
+        let mut plain = |part: &str, behind_text: bool, ids: &mut Vec<u32>| {
+            let space = self.adds_space() && !behind_text && !part.starts_with(' ');
+            self.plain(part, 0, space, ids, &mut ends);
+        };
+        while let Some((from, mark)) = self.marks.next_in_template(text, at) {
+            plain(&text[at..from], behind_text, &mut ids);
+            ids.push(mark.id);
+            at = from + mark.text.len();
+            if mark.takes_space {
+                at = text.len() - text[at..].trim_start().len();
+            }
+            behind_text = false;
+        }
+        plain(&text[at..], behind_text, &mut ids);
         ids
     }
 
-    fn marked_at(&self, rest: &[u8]) -> Option<u32> {
-        let candidates = self.marked.get(rest.first()?)?;
-        candidates
-            .iter()
-            .copied()
-            .find(|&id| rest.starts_with(self.vocabulary.text(id).as_bytes()))
+    /// Appends the tokens of a stretch without marks that begins at `offset` of its text.
+    fn plain(
+        &self,
+        text: &str,
+        offset: usize,
+        space: bool,
+        ids: &mut Vec<u32>,
+        ends: &mut Vec<u32>,
+    ) {
+        let first = ends.len();
+        match &self.merging {
+            Merging::ByteLevel(merging) => merging.encode(&self.vocabulary, text, ids, ends),
+            Merging::SentencePiece(merging) => {
+                merging.encode(&self.vocabulary, text, space, ids, ends);
+            }
+        }
+        for end in &mut ends[first..] {
+            *end += offset as u32;
+        }
+    }
+
+    /// Whether a space is put before a text that stands alone.
+    fn adds_space(&self) -> bool {
+        match &self.merging {
+            Merging::ByteLevel(_) => false,
+            Merging::SentencePiece(merging) => merging.adds_space(),
+        }
     }
 
     /// Bytes that a token stands for in a text: none for control tokens, which are not text.
@@ -135,7 +209,7 @@ impl Tokenizer {
         self.vocabulary.bytes(id)
     }
 
-    /// The token as the vocabulary writes it: byte-level symbols, or the name of a control token.
+    /// The token as the vocabulary writes it: byte-level symbols, a piece, or the name of a control token.
     ///
     /// # Panics
     /// When there is no such token.
@@ -163,7 +237,7 @@ impl Tokenizer {
         self.vocabulary.bos()
     }
 
-    /// End-of-sequence token.
+    /// End-of-sequence token. Prompts never end with it, whatever the file says: they are to be continued.
     pub fn eos(&self) -> Option<u32> {
         self.vocabulary.eos()
     }
@@ -178,122 +252,29 @@ impl Tokenizer {
         self.vocabulary.len()
     }
 
-    /// Bytes of the longest token: a text of `n` bytes has at least `n / longest` tokens.
+    /// The most bytes of a text that a token stands for: a text of `n` bytes has at least `n / longest` tokens.
     pub fn longest_token_bytes(&self) -> usize {
-        self.vocabulary.longest()
-    }
-
-    /// Ids of a text without control tokens. Pieces are cut in one go and merged on as many threads as are worth it:
-    /// merges never cross a cut, so the result is the same.
-    fn ids(&self, text: &str) -> Vec<u32> {
-        let mut ends = Vec::with_capacity(text.len() / 4);
-        self.pre.cut(text, |end| ends.push(end));
-        if text.len() < PARALLEL_BYTES {
-            return self.merge(text, 0, &ends);
+        let longest = self.vocabulary.longest();
+        match &self.merging {
+            Merging::ByteLevel(merging) => merging.most_bytes(longest),
+            Merging::SentencePiece(merging) => longest.max(merging.longest()),
         }
-        let share = ends.len().div_ceil(kept_kernels::threads::count()).max(1);
-        std::thread::scope(|scope| {
-            let mut start = 0;
-            let workers: Vec<_> = ends
-                .chunks(share)
-                .map(|ends| {
-                    let end = ends.last().copied().unwrap_or(start);
-                    let from = std::mem::replace(&mut start, end);
-                    scope.spawn(move || self.merge(text, from, ends))
-                })
-                .collect();
-            let mut ids = Vec::with_capacity(text.len() / 3);
-            for worker in workers {
-                match worker.join() {
-                    Ok(part) => ids.extend(part),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            ids
-        })
-    }
-
-    /// Merge the bytes of each piece; pieces end at `ends`, the first begins at `start`.
-    fn merge(&self, text: &str, mut start: usize, ends: &[usize]) -> Vec<u32> {
-        let mut ids = Vec::new();
-        let mut symbols = String::new();
-        for &end in ends {
-            symbols.clear();
-            symbols.extend(
-                text.as_bytes()[start..end]
-                    .iter()
-                    .map(|&byte| symbol_of_byte(byte)),
-            );
-            // An error would need a random dropout or an unknown symbol; there is neither, for every byte has a token.
-            let tokens = self
-                .bpe
-                .tokenize(&symbols)
-                .expect("BPE over a vocabulary of all bytes");
-            ids.extend(tokens.iter().map(|token| token.id));
-            start = end;
-        }
-        ids
     }
 }
 
-/// Whether the tokenizer is one that is supported, by its names alone.
-pub(crate) fn check_kind(gguf: &Gguf) -> Result<PreTokenizer, ModelError> {
-    let model = gguf
-        .text("tokenizer.ggml.model")?
-        .ok_or_else(|| ModelError::MissingKey {
-            key: "tokenizer.ggml.model".to_owned(),
-        })?;
-    if model != "gpt2" {
-        return Err(ModelError::UnsupportedTokenizer {
-            name: model.to_owned(),
-        });
-    }
-    PreTokenizer::named(gguf.text("tokenizer.ggml.pre")?.unwrap_or_default())
-}
-
-fn merges(gguf: &Gguf, vocabulary: &Vocabulary, pre: PreTokenizer) -> Result<BPE, ModelError> {
-    const MERGES: &str = "tokenizer.ggml.merges";
-    let bad = |what: String| ModelError::BadVocabulary { what };
-    let lines = gguf.texts(MERGES)?.ok_or_else(|| ModelError::MissingKey {
-        key: MERGES.to_owned(),
+/// How the tokens are written, if the tokenizer is one that is supported, by its names alone.
+pub(crate) fn check_kind(gguf: &Gguf) -> Result<Script, ModelError> {
+    const MODEL: &str = "tokenizer.ggml.model";
+    let model = gguf.text(MODEL)?.ok_or_else(|| ModelError::MissingKey {
+        key: MODEL.to_owned(),
     })?;
-    // Only plain tokens take part: a merge can then never make a control token out of a document.
-    let plain: Vocab = (0..vocabulary.len() as u32)
-        .rev() // the lowest of equal tokens wins
-        .filter(|&id| vocabulary.kind(id) == Kind::Normal)
-        .filter(|&id| {
-            vocabulary
-                .text(id)
-                .chars()
-                .all(|c| byte_of_symbol(c).is_some())
-        })
-        .map(|id| (vocabulary.text(id).to_owned(), id))
-        .collect();
-    let mut merges = Vec::with_capacity(lines.len());
-    let mut merged = String::new();
-    for line in lines {
-        let (left, right) = line
-            .split_once(' ')
-            .filter(|(left, right)| !left.is_empty() && !right.is_empty())
-            .ok_or_else(|| bad(format!("merge {line:?} is not two symbols")))?;
-        merged.clear();
-        merged.extend([left, right]);
-        // The builder panics on a result that is longer than every token, so all three are looked up here.
-        if let Some(unknown) = [left, right, &merged]
-            .into_iter()
-            .find(|part| !plain.contains_key(*part))
-        {
-            return Err(bad(format!(
-                "merge {line:?} needs a plain token {unknown:?}, and there is none"
-            )));
-        }
-        merges.push((left.to_owned(), right.to_owned()));
+    match model {
+        "gpt2" => ByteLevelRules::of_file(gguf).map(|_| Script::ByteSymbols),
+        "llama" => Ok(Script::Pieces),
+        name => Err(ModelError::UnsupportedTokenizer {
+            name: name.to_owned(),
+        }),
     }
-    BPE::builder()
-        .vocab_and_merges(plain, merges)
-        .ignore_merges(pre.ignores_merges())
-        .build()
-        .map_err(|e| bad(e.to_string()))
 }
 
 /// Decodes tokens one by one into valid UTF-8, holding back the bytes of a character that is not complete.
@@ -301,6 +282,8 @@ fn merges(gguf: &Gguf, vocabulary: &Vocabulary, pre: PreTokenizer) -> Result<BPE
 pub struct StreamDecoder {
     /// At most three bytes: the beginning of a character.
     held: Vec<u8>,
+    /// Whether a space that begins the answer is left out.
+    drops_space: bool,
 }
 
 impl StreamDecoder {
@@ -309,12 +292,25 @@ impl StreamDecoder {
         StreamDecoder::default()
     }
 
+    /// A decoder at the start of an answer by this tokenizer: where it puts a space before texts, the answer's is left out.
+    pub fn of_answer(tokenizer: &Tokenizer) -> StreamDecoder {
+        StreamDecoder {
+            drops_space: tokenizer.adds_space(),
+            ..StreamDecoder::default()
+        }
+    }
+
     /// Append to `out` what one more token makes certain; bytes that can be no character become U+FFFD.
     ///
     /// # Panics
     /// When there is no such token.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
-        self.held.extend_from_slice(tokenizer.decode_bytes(id));
+        let mut bytes = tokenizer.decode_bytes(id);
+        if self.drops_space && !bytes.is_empty() {
+            self.drops_space = false;
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        }
+        self.held.extend_from_slice(bytes);
         let mut done = 0;
         for chunk in self.held.utf8_chunks() {
             out.push_str(chunk.valid());

@@ -1,12 +1,13 @@
 //! The vocabulary of a model file: every token's text, bytes and kind, and the tokens with a role.
 //!
-//! Not here: merging (`tokenizer.rs`).
+//! Not here: merging (`byte_level.rs`, `sentencepiece.rs`).
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::ModelError;
 use crate::gguf::Gguf;
+use crate::sentencepiece::SPACE;
 
 /// What a token is, as in `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,24 +16,60 @@ pub(crate) enum Kind {
     Normal,
     /// A mark of the conversation, never text.
     Control,
-    /// Text that a template may write as one token (`<think>`).
+    /// Text that is one token wherever it stands: runs of spaces, tags, `<think>`.
     UserDefined,
-    /// Unknown, unused and bytes of other tokenizers: nothing that this one makes.
+    /// A byte, of SentencePiece vocabularies.
+    Byte,
+    /// Unknown and unused: nothing that a text becomes.
     Other,
 }
 
-/// Texts of control tokens that end an answer even where no metadata key says so; llama.cpp's list.
-const END_TEXTS: [&str; 9] = [
+/// How tokens are written in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// A symbol for each byte, GPT-2's.
+    ByteSymbols,
+    /// Plain text with `▁` for spaces, SentencePiece's.
+    Pieces,
+}
+
+/// Texts of tokens that end an answer even where no metadata key says so; llama.cpp's list. It takes the fillers between
+/// files and repositories for ends too.
+const END_TEXTS: [&str; 29] = [
     "<|eot_id|>",
-    "<|eom_id|>",
     "<|im_end|>",
     "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
     "<end_of_turn>",
     "<|endoftext|>",
-    "</s>",
+    "<|eom_id|>",
     "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
     "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<reponame>",
+    "<|file_sep|>",
+    STRIKE_END,
 ];
+
+/// Also a tag of HTML: an end only where the file says that it is a control token.
+const STRIKE_END: &str = "</s>";
+
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 pub(crate) struct Vocabulary {
@@ -50,23 +87,30 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(crate) fn read(gguf: &Gguf, rows: usize) -> Result<Vocabulary, ModelError> {
+    pub(crate) fn read(
+        gguf: &Gguf,
+        rows: Option<usize>,
+        script: Script,
+    ) -> Result<Vocabulary, ModelError> {
         let bad = |what: String| ModelError::BadVocabulary { what };
         let texts = gguf.texts(TOKENS)?.ok_or_else(|| ModelError::MissingKey {
             key: TOKENS.to_owned(),
         })?;
-        if texts.is_empty() || texts.len() > rows {
+        if texts.is_empty() || rows.is_some_and(|rows| texts.len() > rows) {
             return Err(bad(format!(
-                "it has {} tokens and the embedding {rows} rows",
-                texts.len()
+                "it has {} tokens and the embedding {} rows",
+                texts.len(),
+                rows.unwrap_or_default()
             )));
         }
         let mut kinds = kinds(gguf, texts.len())?;
-        let role = |name: &str| role(gguf, name, texts.len());
-        let (bos, eos) = (role("bos")?, role("eos")?);
+        // The roles that SentencePiece gives its tokens where a file does not say.
+        let usual = |id: u32| Some(id).filter(|_| script == Script::Pieces);
+        let role = |name: &str, usual| role(gguf, name, usual, texts.len());
+        let (bos, eos) = (role("bos", usual(1))?, role("eos", usual(2))?);
         let mut ends: Vec<u32> = eos.into_iter().collect();
-        ends.extend(role("eot")?);
-        ends.extend(role("eom")?);
+        ends.extend(role("eot", None)?);
+        ends.extend(role("eom", None)?);
         // A token with a role is a mark even where a converter called it text.
         for &id in ends.iter().chain(&bos) {
             kinds[id as usize] = Kind::Control;
@@ -74,11 +118,19 @@ impl Vocabulary {
         let mut ids = HashMap::with_capacity(texts.len());
         for (id, text) in texts.iter().enumerate() {
             ids.entry(Box::from(*text)).or_insert(id as u32);
-            if kinds[id] == Kind::Control && END_TEXTS.contains(text) {
+            let ends_answers =
+                END_TEXTS.contains(text) && (*text != STRIKE_END || kinds[id] == Kind::Control);
+            if ends_answers {
+                kinds[id] = Kind::Control;
                 ends.push(id as u32);
             }
         }
-        let (bytes, starts) = bytes(&texts, &kinds);
+        // Where messages end with a token of their own, this one ends only a part of them.
+        let has = |text: &str| ids.contains_key(text);
+        if (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>")) {
+            ends.retain(|&id| texts[id as usize] != "<|end|>");
+        }
+        let (bytes, starts) = bytes(&texts, &kinds, script);
         let longest = starts
             .windows(2)
             .map(|pair| (pair[1] - pair[0]) as usize)
@@ -96,15 +148,16 @@ impl Vocabulary {
             eos,
             longest,
         };
-        for byte in 0..=255u8 {
-            let id = vocabulary.id(symbol_of_byte(byte).encode_utf8(&mut [0; 4]));
-            if id.is_none_or(|id| vocabulary.kind(id) != Kind::Normal) {
-                return Err(bad(format!(
-                    "it has no token for the byte 0x{byte:02x}, so some texts have no tokens"
-                )));
-            }
-        }
         Ok(vocabulary)
+    }
+
+    /// The refusal of a vocabulary in which some text has no tokens.
+    pub(crate) fn lacks_byte(byte: u8) -> ModelError {
+        ModelError::BadVocabulary {
+            what: format!(
+                "it has no token for the byte 0x{byte:02x}, so some texts have no tokens"
+            ),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -121,11 +174,6 @@ impl Vocabulary {
 
     pub(crate) fn kind(&self, id: u32) -> Kind {
         self.kinds[id as usize]
-    }
-
-    /// Whether templates may write the token by its text.
-    pub(crate) fn is_marked(&self, id: u32) -> bool {
-        matches!(self.kind(id), Kind::Control | Kind::UserDefined)
     }
 
     pub(crate) fn bytes(&self, id: u32) -> &[u8] {
@@ -163,17 +211,23 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, ModelError> {
         1 => Kind::Normal,
         3 => Kind::Control,
         4 => Kind::UserDefined,
+        6 => Kind::Byte,
         _ => Kind::Other,
     };
     Ok(types.into_iter().map(kind).collect())
 }
 
 /// A token with a role. An id that is no token is an error, but converters write `u32::MAX` for "none".
-fn role(gguf: &Gguf, name: &str, tokens: usize) -> Result<Option<u32>, ModelError> {
+fn role(
+    gguf: &Gguf,
+    name: &str,
+    usual: Option<u32>,
+    tokens: usize,
+) -> Result<Option<u32>, ModelError> {
     let key = format!("tokenizer.ggml.{name}_token_id");
     match gguf.whole(&key)? {
         Some(id) if id < tokens as u64 => Ok(Some(id as u32)),
-        None => Ok(None),
+        None => Ok(usual.filter(|&id| (id as usize) < tokens)),
         Some(id) if id == u64::from(u32::MAX) => Ok(None),
         Some(id) => {
             let what = format!("{key} is {id}, but there are {tokens} tokens");
@@ -183,15 +237,17 @@ fn role(gguf: &Gguf, name: &str, tokens: usize) -> Result<Option<u32>, ModelErro
 }
 
 /// Bytes of all tokens, and where each begins. The texts lie in the file, so the sums fit what the file pays for.
-fn bytes(texts: &[&str], kinds: &[Kind]) -> (Vec<u8>, Vec<u32>) {
+fn bytes(texts: &[&str], kinds: &[Kind], script: Script) -> (Vec<u8>, Vec<u32>) {
     let mut bytes = Vec::new();
     let mut starts = vec![0];
     for (text, kind) in texts.iter().zip(kinds) {
         let start = bytes.len();
-        match kind {
-            Kind::Control => {}
-            Kind::UserDefined => bytes.extend_from_slice(text.as_bytes()),
-            Kind::Normal | Kind::Other => {
+        match (kind, script) {
+            (Kind::Control, _) => {}
+            (Kind::Byte, Script::Pieces) => bytes.extend(byte_of_name(text)),
+            (_, Script::Pieces) => bytes.extend_from_slice(text.replace(SPACE, " ").as_bytes()),
+            (Kind::UserDefined, Script::ByteSymbols) => bytes.extend_from_slice(text.as_bytes()),
+            (_, Script::ByteSymbols) => {
                 for c in text.chars() {
                     match byte_of_symbol(c) {
                         Some(byte) => bytes.push(byte),
@@ -208,6 +264,12 @@ fn bytes(texts: &[&str], kinds: &[Kind]) -> (Vec<u8>, Vec<u32>) {
         starts.push(bytes.len() as u32);
     }
     (bytes, starts)
+}
+
+/// The byte that `<0x41>` names.
+fn byte_of_name(text: &str) -> Option<u8> {
+    let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(hex, 16).ok()
 }
 
 /// GPT-2's table: printable bytes stand for themselves, the others for the characters from U+0100 on, in order.

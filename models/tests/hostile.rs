@@ -62,7 +62,7 @@ fn file() -> File {
 fn open_all(path: &Path) -> Result<(), ModelError> {
     let model = Model::open(path)?;
     model.tokenizer()?.encode("Hello world <|im_end|>");
-    model.chat_template()?.render(&[], true)?;
+    model.chat_template()?.render(&[], true, false)?;
     Ok(())
 }
 

@@ -172,7 +172,7 @@ impl Policy for Cam {
     ) -> Result<Vec<usize>, PolicyError> {
         let rows = self.base.rows(model, prompt, budget)?;
         let window = (0..model.layers).find_map(|layer| self.base.needs(layer).window);
-        self.w = window.map_or(window_for(budget), |window| window.rows);
+        self.w = window.map_or(window_for(budget) + prompt.tail, |window| window.rows);
         let held = (0..model.layers).filter_map(|layer| self.base.decode_rows(layer));
         let most = held.max().unwrap_or(0).saturating_add(1);
         self.seen.start(model.layers, most);

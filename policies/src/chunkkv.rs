@@ -15,7 +15,7 @@
 
 use crate::blocks::{blocks, means, ranked, sums};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::window::{uniform_rows, window_for};
+use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
     PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
@@ -164,7 +164,8 @@ impl Policy for ChunkKv {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
+        self.chosen_window =
+            observed_rows(self.window, window_for(budget), prompt, budget, self.sinks);
         if self.literal {
             self.sinks = 0;
         }

@@ -20,7 +20,7 @@
 //! stands at its rank among the entries.
 
 use crate::ems_decode::{Head, Rules};
-use crate::window::{uniform_rows, window_for};
+use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     ClassChange, ClassStep, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape,
     Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions,
@@ -153,7 +153,7 @@ impl Policy for Ems {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        let window = self.window.unwrap_or(window_for(budget));
+        let window = observed_rows(self.window, window_for(budget), prompt, budget, self.sinks);
         let centres = budget.saturating_sub(window);
         self.rules = Rules {
             window,
@@ -168,6 +168,7 @@ impl Policy for Ems {
         let needed = window.saturating_add(self.sinks).saturating_add(1);
         let shortest = PromptShape {
             tokens: prompt.tokens.max(needed),
+            ..*prompt
         };
         uniform_rows(INFO.name, model, &shortest, budget, window, self.sinks)
     }

@@ -13,7 +13,7 @@
 
 use crate::blocks::{blocks, means, ranked};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::window::{uniform_rows, window_for};
+use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
     PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
@@ -197,7 +197,8 @@ impl Policy for HbwKv {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
+        self.chosen_window =
+            observed_rows(self.window, window_for(budget), prompt, budget, self.sinks);
         uniform_rows(
             INFO.name,
             model,

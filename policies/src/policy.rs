@@ -42,11 +42,20 @@ impl ModelShape {
     }
 }
 
-/// The prompt as a policy may know it: its length.
+/// The prompt as a policy may know it: how long it is, and where the question ends.
+///
+/// ```text
+/// <|im_start|> user DOCUMENT Question: What is the code ? <|im_end|> <|im_start|> assistant
+/// tokens = 16                                           | tail = 3                        |
+///                                          window, w = 4 | and the tail: 7 rows observed   |
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptShape {
     /// Tokens of the whole prompt, template and question included.
     pub tokens: usize,
+    /// Tokens behind the question: the end of the template, the same for every question. A window of w counts from the
+    /// question's end backwards and observes these besides. 0 where there is no template: then it is the papers' window.
+    pub tail: usize,
 }
 
 /// Which keys a row of the observation window is normalised over.

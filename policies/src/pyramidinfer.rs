@@ -14,7 +14,7 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::window::uniform_rows;
+use crate::window::{observed_rows, uniform_rows};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pos,
     PromptShape, Ramp, Retention, top_positions,
@@ -125,8 +125,9 @@ impl Policy for PyramidInfer {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         self.alive = None;
-        self.chosen_recent = self.recent.unwrap_or((budget / 5).max(1));
-        let (recent, sinks) = (self.chosen_recent, self.sinks);
+        let sinks = self.sinks;
+        self.chosen_recent = observed_rows(self.recent, (budget / 5).max(1), prompt, budget, sinks);
+        let recent = self.chosen_recent;
         let even = uniform_rows(INFO.name, model, prompt, budget, recent, sinks)?;
         if budget >= prompt.tokens {
             return Ok(even);

@@ -12,7 +12,7 @@
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::token_scores::{Protected, TokenScores};
-use crate::window::uniform_rows;
+use crate::window::{observed_rows, uniform_rows};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
     PolicyError, Pooling, PromptShape, Retention, SnapKv,
@@ -76,7 +76,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;
         let vote = SnapKv {
-            window: Some(p.whole("w", |w| w >= 1)?.unwrap_or(8)),
+            window: p.whole("w", |w| w >= 1)?,
             kernel: p.whole("kernel", |k| k % 2 == 1)?.unwrap_or(7),
             pooling: p.choice(
                 "pooling",
@@ -204,7 +204,7 @@ impl Policy for PyramidKv {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         let sinks = self.vote.sinks;
-        let w = self.vote.window.unwrap_or(8);
+        let w = observed_rows(self.vote.window, 8, prompt, budget, sinks);
         self.vote.chosen_window = w;
         let even = uniform_rows(INFO.name, model, prompt, budget, w, sinks)?;
         if budget >= prompt.tokens {

@@ -12,7 +12,7 @@
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::token_scores::{Protected, TokenScores, keep_best};
-use crate::window::{uniform_rows, window_for};
+use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
     PolicyError, Pooling, PromptShape, Retention, Softmax, Window, group_reduce, pool,
@@ -133,7 +133,8 @@ impl Policy for SnapKv {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        self.chosen_window = self.window.unwrap_or_else(|| window_for(budget));
+        self.chosen_window =
+            observed_rows(self.window, window_for(budget), prompt, budget, self.sinks);
         uniform_rows(
             INFO.name,
             model,

@@ -1,4 +1,8 @@
-//! The observation window that several methods share: how long it is by default, and what a budget must hold besides it.
+//! The observation window that several methods share: how long it is by default, where it lies in a prompt with a template, and
+//! what a budget must hold besides it.
+//!
+//! A chat template ends with tokens that say nothing of the question: counted from the prompt's end, a window of 8 would hold them
+//! and little else. So the window is the last w tokens up to the question's end, and what the template writes behind them.
 
 use crate::{ModelShape, PolicyError, PromptShape};
 
@@ -11,24 +15,85 @@ pub(crate) fn window_for(budget: usize) -> usize {
     }
 }
 
-/// The same rows in every layer, if `budget` holds a window of `w`, the sinks and one selected token.
+/// Rows that are observed and kept at the prompt's end: `w`, or `usual` where none is set, and the tail. A usual window gives way
+/// where budget, tail and `sinks` leave less.
+pub(crate) fn observed_rows(
+    w: Option<usize>,
+    usual: usize,
+    prompt: &PromptShape,
+    budget: usize,
+    sinks: usize,
+) -> usize {
+    let left = budget.saturating_sub(prompt.tail + sinks.saturating_add(1));
+    let usual = match prompt.tail {
+        0 => usual,
+        _ => usual.min(left.max(1)),
+    };
+    w.unwrap_or(usual).saturating_add(prompt.tail)
+}
+
+/// The same rows in every layer, if `budget` holds `window` rows at the end, the sinks and one selected token.
 pub(crate) fn uniform_rows(
     method: &'static str,
     model: &ModelShape,
     prompt: &PromptShape,
     budget: usize,
-    w: usize,
+    window: usize,
     sinks: usize,
 ) -> Result<Vec<usize>, PolicyError> {
-    let needed = w.saturating_add(sinks).saturating_add(1);
+    let needed = window.saturating_add(sinks).saturating_add(1);
     if budget < needed && budget < prompt.tokens {
+        let window = match prompt.tail {
+            tail if tail > 0 && window > tail => {
+                format!("{} and {tail} tokens behind the question", window - tail)
+            }
+            _ => window.to_string(),
+        };
         return Err(PolicyError::BudgetTooSmall {
             method,
             rows: budget,
             needed,
-            why: format!("a window w of {w}, {sinks} sinks and 1 selected token"),
+            why: format!("a window w of {window}, {sinks} sinks and 1 selected token"),
             tokens: prompt.tokens,
         });
     }
     Ok(vec![budget; model.layers])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_ends_with_the_question_and_holds_the_tail_besides() {
+        let prompt = |tail| PromptShape { tokens: 900, tail };
+        assert_eq!(observed_rows(None, 16, &prompt(0), 128, 4), 16);
+        assert_eq!(observed_rows(None, 16, &prompt(5), 128, 4), 21);
+        assert_eq!(observed_rows(Some(3), 16, &prompt(5), 128, 4), 8);
+        // Room for 20 rows: 4 sinks, 1 selected token and a tail of 9 leave 6.
+        assert_eq!(observed_rows(None, 8, &prompt(9), 20, 4), 15);
+        assert_eq!(observed_rows(None, 8, &prompt(0), 10, 4), 8);
+    }
+
+    #[test]
+    fn a_budget_that_cannot_hold_the_tail_is_refused_with_the_number_that_can() {
+        let model = ModelShape {
+            layers: 1,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 4,
+        };
+        let prompt = PromptShape {
+            tokens: 900,
+            tail: 9,
+        };
+        let window = observed_rows(None, 8, &prompt, 14, 4);
+        let error = uniform_rows("snapkv", &model, &prompt, 14, window, 4).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("15") && said.contains("9 tokens behind the question"),
+            "{said}"
+        );
+        assert!(uniform_rows("snapkv", &model, &prompt, 15, window, 4).is_ok());
+    }
 }

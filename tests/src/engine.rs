@@ -83,6 +83,7 @@ pub fn read_and_step(
         budget,
         room: steps.len(),
         rope: &rope,
+        tail: 0,
         every_row: false,
         chunk,
     }

@@ -46,7 +46,14 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
         head_dim: case.head_dim,
     };
     let rows = policy
-        .rows(&model, &PromptShape { tokens: case.n }, case.budget)
+        .rows(
+            &model,
+            &PromptShape {
+                tokens: case.n,
+                tail: 0,
+            },
+            case.budget,
+        )
         .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
     let needs = policy.needs(case.layer);
     let window = needs.window.map(|window| match measured {

@@ -31,6 +31,7 @@ fn ask<'a>(document: &'a Document, method: &'a Method, sampling: &'a Sampling) -
         budget: None,
         sampling,
         max_tokens: 32,
+        thinking: false,
     }
 }
 

@@ -429,6 +429,7 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
         budget,
         sampling: &Sampling::default(),
         max_tokens: 12,
+        thinking: false,
     };
     let answer = engine
         .ask(&question, &mut |_| (), &Stop::new())

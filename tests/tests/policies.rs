@@ -193,7 +193,7 @@ fn replay(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> R
         head_dim: 8,
     };
     let rows = policy
-        .rows(&model, &PromptShape { tokens: n }, budget)
+        .rows(&model, &PromptShape { tokens: n, tail: 0 }, budget)
         .expect("rows");
     assert_eq!(policy.decode_rows(0), Some(budget));
     let observation = Observation {

@@ -106,6 +106,7 @@ fn a_question_is_answered_as_in_process() {
                 budget: None,
                 sampling: &Sampling::default(),
                 max_tokens: 48,
+                thinking: false,
             },
             &mut |_| {},
             &Stop::new(),

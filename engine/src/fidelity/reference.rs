@@ -83,8 +83,11 @@ impl Engine {
         let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
         let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
 
-        let (mut stream, mut answer, mut answer_ids) =
-            (StreamDecoder::new(), String::new(), Vec::new());
+        let (mut stream, mut answer, mut answer_ids) = (
+            StreamDecoder::of_answer(tokenizer),
+            String::new(),
+            Vec::new(),
+        );
         let decoding = Instant::now();
         let vocab = logits.len();
         let finish = loop {

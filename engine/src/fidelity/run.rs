@@ -84,8 +84,9 @@ impl Engine {
         let rope = RopeTable::new(model.config(), ids.len() + room);
 
         let started = Instant::now();
-        let outcome =
-            Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope).run(on_event, stop)?;
+        let outcome = Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope)
+            .with_tail(reference.prompt.tail())
+            .run(on_event, stop)?;
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
@@ -168,6 +169,7 @@ impl Engine {
             budget: Some(budget),
             sampling: &Sampling::default(),
             max_tokens: reference.max_tokens,
+            thinking: false,
         };
         Ok(self.ask(&ask, on_event, stop)?.text)
     }

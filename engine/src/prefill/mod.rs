@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos, Positions};
+use kept_policies::{Policy, Pos, Positions, PromptShape};
 
 use crate::compact::CompactCache;
 use crate::sizes::{LayerKeeps, Sizes};
@@ -47,6 +47,8 @@ pub struct Prefill<'a> {
     pub room: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
+    /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
+    pub tail: usize,
     /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
     pub every_row: bool,
     /// Tokens per chunk; the result does not depend on it.
@@ -86,9 +88,15 @@ impl<'a> Prefill<'a> {
             budget,
             room,
             rope,
+            tail: 0,
             every_row: false,
             chunk: CHUNK,
         }
+    }
+
+    /// The same of a prompt whose last `tail` tokens are the template's.
+    pub fn with_tail(self, tail: usize) -> Self {
+        Self { tail, ..self }
     }
 
     /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
@@ -110,7 +118,10 @@ impl<'a> Prefill<'a> {
         let sizes = Sizes::new(
             self.model,
             &mut *self.policy,
-            n,
+            PromptShape {
+                tokens: n,
+                tail: self.tail,
+            },
             self.budget,
             self.room,
             self.chunk,

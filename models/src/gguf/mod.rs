@@ -178,6 +178,17 @@ impl Gguf {
         })
     }
 
+    /// A list of numbers, or `None` when the key is absent.
+    ///
+    /// # Errors
+    /// [`ModelError::BadValue`], also where one of them is not finite.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let bytes = self.metadata_bytes();
+        self.value_as(key, "a list of finite numbers is needed", |value| {
+            value.array()?.numbers(bytes)
+        })
+    }
+
     /// A list of UTF-8 texts, or `None` when the key is absent.
     ///
     /// # Errors

@@ -172,6 +172,15 @@ impl Array {
         .collect()
     }
 
+    pub(super) fn numbers(&self, file: &[u8]) -> Option<Vec<f32>> {
+        let size = self.kind.size()?;
+        let bytes = file.get(self.bytes.clone())?;
+        bytes
+            .chunks_exact(size)
+            .map(|b| Some(Value::scalar(self.kind, b)?.number()? as f32))
+            .collect()
+    }
+
     pub(super) fn texts<'a>(&self, file: &'a [u8]) -> Option<Vec<&'a str>> {
         if self.kind != ValueKind::Text {
             return None;

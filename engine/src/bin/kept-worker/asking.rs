@@ -111,6 +111,7 @@ fn answer(job: Job, output: &Output) -> Reply {
         budget,
         sampling: &sampling,
         max_tokens: *max_tokens,
+        thinking: false,
     };
     let engine = &job.model.engine;
     let mut watching = Watching::new(ticket, &job, output);

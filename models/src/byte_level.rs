@@ -1,0 +1,143 @@
+//! Byte-level BPE: bytes as symbols, cut by the pre-tokenizer, merged pair by pair in the order of the file's merges.
+//!
+//! Not here: where texts are cut (`pretokenize.rs`).
+
+use tokenizers::Model as _;
+use tokenizers::models::bpe::{BPE, Vocab};
+
+use crate::ModelError;
+use crate::compose::{self, Composed};
+use crate::gguf::Gguf;
+use crate::pieces::merge_pieces;
+use crate::pretokenize::ByteLevelRules;
+use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
+
+pub(crate) struct ByteLevel {
+    bpe: BPE,
+    rules: ByteLevelRules,
+}
+
+impl ByteLevel {
+    pub(crate) fn read(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<ByteLevel, ModelError> {
+        let rules = ByteLevelRules::of_file(gguf)?;
+        for byte in 0..=255u8 {
+            let id = vocabulary.id(symbol_of_byte(byte).encode_utf8(&mut [0; 4]));
+            if id.is_none_or(|id| vocabulary.kind(id) != Kind::Normal) {
+                return Err(Vocabulary::lacks_byte(byte));
+            }
+        }
+        Ok(ByteLevel {
+            bpe: merges(gguf, vocabulary, rules)?,
+            rules,
+        })
+    }
+
+    pub(crate) fn adds_bos(&self) -> bool {
+        self.rules.adds_bos
+    }
+
+    /// The most bytes of a text that a token of `bytes` bytes can stand for.
+    pub(crate) fn most_bytes(&self, bytes: usize) -> usize {
+        bytes
+            * if self.rules.composes {
+                compose::MOST_BYTES
+            } else {
+                1
+            }
+    }
+
+    /// Appends the tokens of a text and where each ends.
+    pub(crate) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        ids: &mut Vec<u32>,
+        ends: &mut Vec<u32>,
+    ) {
+        let composed = match self.rules.composes {
+            true => Composed::new(text),
+            false => Composed::as_written(text),
+        };
+        let text = &*composed.text;
+        let mut cuts = Vec::with_capacity(text.len() / 4);
+        self.rules.pre.cut(text, |end| cuts.push(end));
+        let merged = merge_pieces(text.len(), &cuts, |start, cuts| {
+            self.merge(text, start, cuts)
+        });
+        let first = ends.len();
+        let mut end = 0;
+        ends.extend(merged.iter().map(|&id| {
+            end += vocabulary.bytes(id).len() as u32;
+            end
+        }));
+        composed.ends_as_written(&mut ends[first..]);
+        ids.extend(merged);
+    }
+
+    /// Merge the bytes of each piece; pieces end at `ends`, the first begins at `start`.
+    fn merge(&self, text: &str, mut start: usize, ends: &[usize]) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let mut symbols = String::new();
+        for &end in ends {
+            symbols.clear();
+            symbols.extend(
+                text.as_bytes()[start..end]
+                    .iter()
+                    .map(|&byte| symbol_of_byte(byte)),
+            );
+            // An error would need a random dropout or an unknown symbol; there is neither, for every byte has a token.
+            let tokens = self
+                .bpe
+                .tokenize(&symbols)
+                .expect("BPE over a vocabulary of all bytes");
+            ids.extend(tokens.iter().map(|token| token.id));
+            start = end;
+        }
+        ids
+    }
+}
+
+fn merges(gguf: &Gguf, vocabulary: &Vocabulary, rules: ByteLevelRules) -> Result<BPE, ModelError> {
+    const MERGES: &str = "tokenizer.ggml.merges";
+    let bad = |what: String| ModelError::BadVocabulary { what };
+    let lines = gguf.texts(MERGES)?.ok_or_else(|| ModelError::MissingKey {
+        key: MERGES.to_owned(),
+    })?;
+    // Only plain tokens take part: a merge can then never make a control token out of a document.
+    let plain: Vocab = (0..vocabulary.len() as u32)
+        .rev() // the lowest of equal tokens wins
+        .filter(|&id| vocabulary.kind(id) == Kind::Normal)
+        .filter(|&id| {
+            vocabulary
+                .text(id)
+                .chars()
+                .all(|c| byte_of_symbol(c).is_some())
+        })
+        .map(|id| (vocabulary.text(id).to_owned(), id))
+        .collect();
+    let mut merges = Vec::with_capacity(lines.len());
+    let mut merged = String::new();
+    for line in lines {
+        let (left, right) = line
+            .split_once(' ')
+            .filter(|(left, right)| !left.is_empty() && !right.is_empty())
+            .ok_or_else(|| bad(format!("merge {line:?} is not two symbols")))?;
+        merged.clear();
+        merged.extend([left, right]);
+        // The builder panics on a result that is longer than every token, so all three are looked up here.
+        if let Some(unknown) = [left, right, &merged]
+            .into_iter()
+            .find(|part| !plain.contains_key(*part))
+        {
+            return Err(bad(format!(
+                "merge {line:?} needs a plain token {unknown:?}, and there is none"
+            )));
+        }
+        merges.push((left.to_owned(), right.to_owned()));
+    }
+    BPE::builder()
+        .vocab_and_merges(plain, merges)
+        .ignore_merges(rules.ignores_merges)
+        .build()
+        .map_err(|e| bad(e.to_string()))
+}

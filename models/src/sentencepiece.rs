@@ -1,0 +1,336 @@
+//! SentencePiece's BPE: characters merged into the piece of the best score, bytes for what no piece holds.
+//!
+//! ```text
+//! text      "Öl und Öl"       written inside as  "▁Öl▁und▁Öl"
+//! pieces    "▁" "Ö" "l" "▁und" "▁" "Ö" "l"    scores decide, the leftmost of equal ones first
+//! spans     0..0 0..2 2..3 3..7 7..8 ...      the space before a text has no bytes of it
+//! ```
+//!
+//! A text is cut first between characters that no piece holds side by side: no merge crosses such a cut, so the result is that
+//! of merging the whole text, and long documents take no longer per byte than short ones.
+//!
+//! Not here: other kinds of SentencePiece models (unigram), which files of language models do not use.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+
+use crate::ModelError;
+use crate::gguf::Gguf;
+use crate::pieces::merge_pieces;
+use crate::vocabulary::{Kind, Vocabulary};
+
+/// How a space is written inside.
+pub(crate) const SPACE: char = '▁';
+
+/// Pieces of a document that are remembered with their tokens, per thread.
+const REMEMBERED: usize = 1 << 17;
+
+pub(crate) struct SentencePiece {
+    /// `[tokens]`
+    scores: Vec<f32>,
+    /// Tokens that are bytes.
+    bytes: [u32; 256],
+    /// Characters that stand side by side in some piece.
+    neighbours: HashSet<(char, char)>,
+    /// The same of ASCII: bit b of `ascii[a]`.
+    ascii: [u128; 128],
+    /// Whether a space is put before a text.
+    adds_space: bool,
+    /// Bytes of the longest piece, as written inside.
+    longest: usize,
+}
+
+impl SentencePiece {
+    pub(crate) fn read(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<SentencePiece, ModelError> {
+        const SCORES: &str = "tokenizer.ggml.scores";
+        let scores = gguf
+            .numbers(SCORES)?
+            .ok_or_else(|| ModelError::MissingKey {
+                key: SCORES.to_owned(),
+            })?;
+        if scores.len() < vocabulary.len() {
+            let (tokens, scores) = (vocabulary.len(), scores.len());
+            let what = format!("it has {tokens} tokens and {scores} scores");
+            return Err(ModelError::BadVocabulary { what });
+        }
+        let mut bytes = [0; 256];
+        for (byte, token) in (0..=255u8).zip(&mut bytes) {
+            let found = vocabulary.id(&format!("<0x{byte:02X}>"));
+            *token = found
+                .filter(|&id| vocabulary.kind(id) == Kind::Byte)
+                .ok_or_else(|| Vocabulary::lacks_byte(byte))?;
+        }
+        let mut neighbours = HashSet::new();
+        let mut ascii = [0u128; 128];
+        let mut longest = 1;
+        for id in 0..vocabulary.len() as u32 {
+            if vocabulary.kind(id) != Kind::Normal {
+                continue;
+            }
+            let text = vocabulary.text(id);
+            longest = longest.max(text.len());
+            for (left, right) in text.chars().zip(text.chars().skip(1)) {
+                match (u8::try_from(left), u8::try_from(right)) {
+                    (Ok(a @ 0..128), Ok(b @ 0..128)) => ascii[a as usize] |= 1 << b,
+                    _ => {
+                        neighbours.insert((left, right));
+                    }
+                }
+            }
+        }
+        Ok(SentencePiece {
+            // Writers store the first piece's score as -0, which is to equal 0.
+            scores: scores.into_iter().map(|score| score + 0.0).collect(),
+            bytes,
+            neighbours,
+            ascii,
+            adds_space: gguf
+                .flag("tokenizer.ggml.add_space_prefix")?
+                .unwrap_or(true),
+            longest,
+        })
+    }
+
+    /// Whether a space is put before a text.
+    pub(crate) fn adds_space(&self) -> bool {
+        self.adds_space
+    }
+
+    /// Bytes of the longest piece, as written inside: a document may be written so too.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Appends the tokens of a text and where each ends; `space` puts a space before it.
+    pub(crate) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        space: bool,
+        ids: &mut Vec<u32>,
+        ends: &mut Vec<u32>,
+    ) {
+        if text.is_empty() {
+            return;
+        }
+        let mut inside = String::with_capacity(text.len() + text.len() / 3 + 3);
+        inside.extend(space.then_some(SPACE));
+        inside.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+        let cuts = self.cuts(&inside);
+        let merged = merge_pieces(inside.len(), &cuts, |start, cuts| {
+            self.merge(vocabulary, &inside, start, cuts)
+        });
+        // Walks both texts: `at` in the one written inside, `end` in the document's.
+        let prefix = if space { SPACE.len_utf8() } else { 0 };
+        let (mut at, mut end) = (0, 0);
+        let mut spaces = prefix;
+        ends.extend(merged.iter().map(|&id| {
+            let to = at + self.length(vocabulary, id);
+            while at < to {
+                if spaces > 0 {
+                    // Bytes of a space's sign: the first one stood for it.
+                    spaces -= 1;
+                } else {
+                    if text.as_bytes()[end] == b' ' {
+                        spaces = SPACE.len_utf8() - 1;
+                    }
+                    end += 1;
+                }
+                at += 1;
+            }
+            end as u32
+        }));
+        ids.extend(merged);
+    }
+
+    /// Bytes that a token takes inside.
+    fn length(&self, vocabulary: &Vocabulary, id: u32) -> usize {
+        match vocabulary.kind(id) {
+            Kind::Byte => 1,
+            _ => vocabulary.text(id).len(),
+        }
+    }
+
+    /// Ends of the stretches that no piece can cross.
+    fn cuts(&self, inside: &str) -> Vec<usize> {
+        let mut cuts = Vec::with_capacity(inside.len() / 4);
+        let mut before = None;
+        for (at, c) in inside.char_indices() {
+            let joined = before.is_none_or(|left| self.are_neighbours(left, c));
+            if !joined {
+                cuts.push(at);
+            }
+            before = Some(c);
+        }
+        cuts.push(inside.len());
+        cuts
+    }
+
+    fn are_neighbours(&self, left: char, right: char) -> bool {
+        match (u8::try_from(left), u8::try_from(right)) {
+            (Ok(a @ 0..128), Ok(b @ 0..128)) => self.ascii[a as usize] >> b & 1 == 1,
+            _ => self.neighbours.contains(&(left, right)),
+        }
+    }
+
+    /// The tokens of the stretches that end at `cuts`; the first begins at `start`.
+    fn merge(
+        &self,
+        vocabulary: &Vocabulary,
+        inside: &str,
+        mut start: usize,
+        cuts: &[usize],
+    ) -> Vec<u32> {
+        let mut ids: Vec<u32> = Vec::new();
+        let mut merging = Merging::default();
+        // Words come again and again: where in `ids` their tokens stand.
+        let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
+        for &end in cuts {
+            let stretch = &inside[start..end];
+            start = end;
+            if let Some(&(from, to)) = known.get(stretch) {
+                ids.extend_from_within(from..to);
+                continue;
+            }
+            let from = ids.len();
+            merging.run(self, vocabulary, stretch, &mut ids);
+            if known.len() < REMEMBERED {
+                known.insert(stretch, (from, ids.len()));
+            }
+        }
+        ids
+    }
+}
+
+/// A piece in the making: a range of bytes, and its neighbours in the list.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u32,
+    /// 0 once it is merged into the one before.
+    len: u32,
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+/// Two symbols that would make a piece.
+struct Pair {
+    score: f32,
+    left: u32,
+    right: u32,
+    /// Bytes of both: another number means that one of them has grown meanwhile.
+    len: u32,
+}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_score = self.score.total_cmp(&other.score);
+        by_score.then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Pair {}
+
+/// The scratch of merging one stretch.
+#[derive(Default)]
+struct Merging {
+    symbols: Vec<Symbol>,
+    pairs: BinaryHeap<Pair>,
+}
+
+impl Merging {
+    fn run(
+        &mut self,
+        model: &SentencePiece,
+        vocabulary: &Vocabulary,
+        stretch: &str,
+        ids: &mut Vec<u32>,
+    ) {
+        self.symbols.clear();
+        let count = stretch.chars().count() as u32;
+        for (index, (at, c)) in (0..count).zip(stretch.char_indices()) {
+            self.symbols.push(Symbol {
+                start: at as u32,
+                len: c.len_utf8() as u32,
+                before: index.checked_sub(1),
+                after: Some(index + 1).filter(|&next| next < count),
+            });
+        }
+        for right in 1..count {
+            self.consider(model, vocabulary, stretch, right - 1, right);
+        }
+        while let Some(pair) = self.pairs.pop() {
+            let (left, right) = (
+                self.symbols[pair.left as usize],
+                self.symbols[pair.right as usize],
+            );
+            if left.len == 0 || right.len == 0 || left.len + right.len != pair.len {
+                continue;
+            }
+            self.symbols[pair.right as usize].len = 0;
+            let merged = &mut self.symbols[pair.left as usize];
+            merged.len = pair.len;
+            merged.after = right.after;
+            if let Some(after) = right.after {
+                self.symbols[after as usize].before = Some(pair.left);
+                self.consider(model, vocabulary, stretch, pair.left, after);
+            }
+            if let Some(before) = left.before {
+                self.consider(model, vocabulary, stretch, before, pair.left);
+            }
+        }
+        let whole = self.symbols.iter().filter(|symbol| symbol.len > 0);
+        for symbol in whole {
+            let text = text_of(stretch, symbol.start, symbol.len);
+            match piece(vocabulary, text) {
+                Some(id) => ids.push(id),
+                None => ids.extend(text.bytes().map(|byte| model.bytes[byte as usize])),
+            }
+        }
+    }
+
+    /// Remembers two neighbours if together they are a piece.
+    fn consider(
+        &mut self,
+        model: &SentencePiece,
+        vocabulary: &Vocabulary,
+        stretch: &str,
+        left: u32,
+        right: u32,
+    ) {
+        let (a, b) = (self.symbols[left as usize], self.symbols[right as usize]);
+        let len = a.len + b.len;
+        if len as usize > model.longest {
+            return;
+        }
+        if let Some(id) = piece(vocabulary, text_of(stretch, a.start, len)) {
+            self.pairs.push(Pair {
+                score: model.scores[id as usize],
+                left,
+                right,
+                len,
+            });
+        }
+    }
+}
+
+fn text_of(stretch: &str, start: u32, len: u32) -> &str {
+    &stretch[start as usize..(start + len) as usize]
+}
+
+/// The plain token of this text: a document can never make a control token.
+fn piece(vocabulary: &Vocabulary, text: &str) -> Option<u32> {
+    let id = vocabulary.id(text)?;
+    (vocabulary.kind(id) == Kind::Normal).then_some(id)
+}

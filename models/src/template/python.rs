@@ -1,0 +1,291 @@
+//! What templates expect of Python beyond Jinja itself: `json.dumps`, `strftime`, methods, and Hugging Face's own tag.
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, State, Value};
+
+/// Python's methods of texts, lists and dictionaries.
+pub(super) fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+}
+
+/// `{% generation %}` marks what the assistant said, for training: a scope of its own, otherwise nothing. The tags become those of a
+/// plain scope.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        out.push_str(before);
+        rest = tag;
+        let name = tag.trim_start_matches(['-', '+']).trim_start();
+        for (tag_name, plain) in [("generation", "with"), ("endgeneration", "endwith")] {
+            let Some(after) = name.strip_prefix(tag_name) else {
+                continue;
+            };
+            if after
+                .trim_start()
+                .trim_start_matches(['-', '+'])
+                .starts_with("%}")
+            {
+                out.push_str(&tag[..tag.len() - name.len()]);
+                out.push_str(plain);
+                rest = after;
+                break;
+            }
+        }
+    }
+    out + rest
+}
+
+/// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
+pub(super) fn tojson(
+    value: &Value,
+    ensure_ascii: Option<bool>,
+    arguments: Kwargs,
+) -> Result<Value, Error> {
+    let ensure_ascii = match ensure_ascii {
+        Some(flag) => Some(flag),
+        None => arguments.get("ensure_ascii")?,
+    };
+    let indent: Option<usize> = arguments.get("indent")?;
+    let separators: Option<Vec<String>> = arguments.get("separators")?;
+    let sort_keys: Option<bool> = arguments.get("sort_keys")?;
+    arguments.assert_all_used()?;
+    let (items, keys) = match separators.as_deref() {
+        Some([items, keys]) => (items.as_str(), keys.as_str()),
+        Some(_) => {
+            let what = "separators are two: between items and after keys";
+            return Err(Error::new(ErrorKind::InvalidOperation, what));
+        }
+        None if indent.is_some() => (",", ": "),
+        None => (", ", ": "),
+    };
+    let mut json = Json {
+        out: String::new(),
+        ensure_ascii: ensure_ascii.unwrap_or(false),
+        sort_keys: sort_keys.unwrap_or(false),
+        indent,
+        items,
+        keys,
+    };
+    json.value(value, 0)?;
+    Ok(Value::from(json.out))
+}
+
+struct Json<'a> {
+    out: String,
+    ensure_ascii: bool,
+    sort_keys: bool,
+    indent: Option<usize>,
+    /// Between two items.
+    items: &'a str,
+    /// Between a key and its value.
+    keys: &'a str,
+}
+
+impl Json<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self
+                .out
+                .push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number if value.is_integer() => self.out.push_str(&value.to_string()),
+            ValueKind::Number => {
+                let number = f64::try_from(value.clone())?;
+                self.out.push_str(&float(number));
+            }
+            ValueKind::String => self.text(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let mut first = true;
+                for item in value.try_iter()?.checked() {
+                    self.item(if first { "[" } else { self.items }, depth + 1);
+                    first = false;
+                    self.value(&item?, depth + 1)?;
+                }
+                self.close(first, "[", "]", depth);
+            }
+            ValueKind::Map => {
+                let mut keys = Vec::new();
+                for key in value.try_iter()?.checked() {
+                    keys.push(key?);
+                }
+                if self.sort_keys {
+                    keys.sort_by_key(Value::to_string);
+                }
+                let mut first = true;
+                for key in keys {
+                    self.item(if first { "{" } else { self.items }, depth + 1);
+                    first = false;
+                    self.text(&key.to_string());
+                    self.out.push_str(self.keys);
+                    self.value(&value.get_item(&key)?, depth + 1)?;
+                }
+                self.close(first, "{", "}", depth);
+            }
+            kind => {
+                let what = format!("{kind} is nothing that JSON can say");
+                return Err(Error::new(ErrorKind::InvalidOperation, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, before: &str, depth: usize) {
+        self.out.push_str(before);
+        self.line(depth);
+    }
+
+    fn close(&mut self, empty: bool, opening: &str, closing: &str, depth: usize) {
+        match empty {
+            true => self.out.push_str(opening),
+            false => self.line(depth),
+        }
+        self.out.push_str(closing);
+    }
+
+    /// A new line, where there are lines.
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = self.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                c if c < ' ' || (self.ensure_ascii && !matches!(c, ' '..='~')) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        self.out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+}
+
+/// A number as Python writes it: the shortest digits, with an exponent from 16 places before the point or 4 zeros after it.
+fn float(number: f64) -> String {
+    if !number.is_finite() {
+        return match number {
+            n if n.is_nan() => "NaN".to_owned(),
+            n if n > 0.0 => "Infinity".to_owned(),
+            _ => "-Infinity".to_owned(),
+        };
+    }
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        return format!("{number:?}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// The directives of `strftime` that templates use, in UTC and English. Others stay as written.
+pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
+    const MONTHS: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    const DAYS: [&str; 7] = [
+        "Thursday",
+        "Friday",
+        "Saturday",
+        "Sunday",
+        "Monday",
+        "Tuesday",
+        "Wednesday",
+    ];
+    let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute) = (seconds / 3600, seconds / 60 % 60);
+    let month_name = MONTHS[month as usize - 1];
+    let day_name = DAYS[(days % 7) as usize];
+    let twelve = (hour + 11) % 12 + 1;
+    let day_of_year = (0..366).find(|back| civil(days - back) == (year, 1, 1));
+    let mut out = String::new();
+    let mut rest = format.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let directive = rest.next();
+        // `%-d` is `%d` without its zero.
+        let bare = directive == Some('-');
+        let directive = if bare { rest.next() } else { directive };
+        let two = |number: u64| match bare {
+            true => number.to_string(),
+            false => format!("{number:02}"),
+        };
+        match directive {
+            Some('Y') => out.push_str(&year.to_string()),
+            Some('y') => out.push_str(&two(year % 100)),
+            Some('m') => out.push_str(&two(month)),
+            Some('d') => out.push_str(&two(day)),
+            Some('B') => out.push_str(month_name),
+            Some('b') => out.push_str(&month_name[..3]),
+            Some('A') => out.push_str(day_name),
+            Some('a') => out.push_str(&day_name[..3]),
+            Some('H') => out.push_str(&two(hour)),
+            Some('I') => out.push_str(&two(twelve)),
+            Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
+            Some('M') => out.push_str(&two(minute)),
+            Some('S') => out.push_str(&two(seconds % 60)),
+            Some('j') => out.push_str(&format!("{:03}", day_of_year.unwrap_or(0) + 1)),
+            Some('%') => out.push('%'),
+            other => {
+                out.push('%');
+                out.extend(bare.then_some('-'));
+                out.extend(other);
+            }
+        }
+    }
+    out
+}
+
+/// Year, month and day of a day counted from 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}

@@ -1,0 +1,333 @@
+//! The tokenizers of the families people download, held against Hugging Face's on small vocabularies of our own
+//! (`tests/golden/tokenizer_ids.py`, where llama.cpp and `sentencepiece` are asked too).
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use kept_models::gguf::Gguf;
+use kept_models::testing::{GgufWriter, MetaValue};
+use kept_models::{ModelError, TokenizedText, Tokenizer};
+use proptest::prelude::*;
+
+const FAMILIES: [&str; 12] = [
+    "gpt-2",
+    "smollm",
+    "llama3",
+    "qwen2",
+    "tekken",
+    "gpt-4o",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "llama-spm",
+    "marked-spm",
+    "gemma-spm",
+];
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden/tokenizers")
+        .join(name)
+}
+
+fn unpacked(name: &str) -> Vec<u8> {
+    let file = std::fs::File::open(golden(name)).expect(name);
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(file)
+        .read_to_end(&mut bytes)
+        .expect(name);
+    bytes
+}
+
+fn tokenizer(family: &str) -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, unpacked(&format!("{family}.gguf.gz"))).unwrap();
+    Tokenizer::of_file(&Gguf::open(&path).unwrap()).unwrap()
+}
+
+fn strings() -> Vec<String> {
+    serde_json::from_slice(&unpacked("strings.json.gz")).unwrap()
+}
+
+/// The spans tile the text, and each token's bytes are those of its span, where the vocabulary changes nothing before it looks: it may
+/// compose characters (Qwen), and it writes a space as a sign that a document may contain too.
+fn assert_faithful(family: &str, tokenizer: &Tokenizer, text: &str, tokens: &TokenizedText) {
+    assert_eq!(tokens.ids.len(), tokens.spans.len());
+    let mut end = 0;
+    for span in &tokens.spans {
+        assert!(
+            span.start == end && span.start <= span.end,
+            "{family} {text:?}"
+        );
+        end = span.end;
+    }
+    assert_eq!(end as usize, text.len(), "{family} {text:?}");
+    let bytes: Vec<u8> = tokens
+        .ids
+        .iter()
+        .flat_map(|&id| tokenizer.decode_bytes(id).to_vec())
+        .collect();
+    let decoded = String::from_utf8(bytes).expect("whole characters");
+    match family {
+        "qwen2" => {
+            use unicode_normalization_alignments::UnicodeNormalization;
+            let composed: String = text.nfc().map(|(c, _)| c).collect();
+            assert_eq!(decoded, composed, "{family}");
+        }
+        _ if family.ends_with("spm") => {
+            let written = text.replace('▁', " ");
+            let space = !text.is_empty() && family != "gemma-spm";
+            let decoded = decoded
+                .strip_prefix(' ')
+                .filter(|_| space)
+                .unwrap_or(&decoded);
+            assert_eq!(decoded, written, "{family}");
+        }
+        _ => assert_eq!(decoded, text, "{family}"),
+    }
+    for (&id, span) in tokens.ids.iter().zip(&tokens.spans) {
+        assert!(!tokenizer.is_control(id), "{family} {text:?}");
+        assert!(
+            span.len() <= tokenizer.longest_token_bytes(),
+            "{family} {text:?}"
+        );
+        let own = &text.as_bytes()[span.start as usize..span.end as usize];
+        let changes = family == "qwen2" || own.contains(&0xe2) || span.start == 0;
+        assert!(
+            changes || own == tokenizer.decode_bytes(id),
+            "{family} {text:?}"
+        );
+    }
+}
+
+#[test]
+fn hard_strings_become_the_tokens_of_the_published_tokenizers() {
+    let strings = strings();
+    assert!(strings.len() >= 2400);
+    for family in FAMILIES {
+        let tokenizer = tokenizer(family);
+        let expected: Vec<Vec<u32>> =
+            serde_json::from_slice(&unpacked(&format!("{family}.json.gz"))).unwrap();
+        assert_eq!(expected.len(), strings.len());
+        let mut wrong = Vec::new();
+        for (text, ids) in strings.iter().zip(&expected) {
+            let found = tokenizer.encode(text);
+            assert_faithful(family, &tokenizer, text, &found);
+            if found.ids != *ids {
+                let words = |ids: &[u32]| -> Vec<String> {
+                    ids.iter()
+                        .map(|&id| tokenizer.token_text(id).to_owned())
+                        .collect()
+                };
+                wrong.push(format!(
+                    "{text:?}: {:?}, not {:?}",
+                    words(&found.ids),
+                    words(ids)
+                ));
+            }
+        }
+        wrong.truncate(5);
+        assert!(wrong.is_empty(), "{family}: {wrong:#?}");
+    }
+}
+
+#[test]
+fn a_long_document_is_the_tokens_of_its_parts() {
+    // Where a line break is a token by itself in every family, lines are independent of each other.
+    let strings = strings();
+    let lines: String = strings
+        .iter()
+        .map(|text| text.replace(char::is_whitespace, "") + "\n\u{1}")
+        .collect();
+    for family in FAMILIES {
+        let tokenizer = tokenizer(family);
+        let whole = tokenizer.encode(&lines.repeat(4));
+        assert_faithful(family, &tokenizer, &lines.repeat(4), &whole);
+        let once = tokenizer.encode_after(&lines, false).ids;
+        let space = usize::from(whole.spans[0].is_empty());
+        let tail = whole.ids.len() - once.len();
+        assert_eq!(whole.ids[tail..], once, "{family}");
+        assert!(4 * once.len() + space >= whole.ids.len(), "{family}");
+    }
+}
+
+#[test]
+fn a_stretch_without_an_end_is_no_trouble() {
+    for family in ["llama-spm", "gemma-spm", "qwen2", "tekken", "deepseek-v3"] {
+        let tokenizer = tokenizer(family);
+        for text in ["a", " ", "ab", "日", "e\u{301}", "\n", "🙂"] {
+            let text = text.repeat(300_000 / text.len());
+            let found = tokenizer.encode(&text);
+            assert_faithful(family, &tokenizer, &text, &found);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_text_comes_back(
+        text in "(\\PC|[ \\n\\t]|[a-z]{1,6}|  +|e\u{301}|▁|\u{0}|<\\|im_end\\|>|\\[INST\\]|</s>){0,40}"
+    ) {
+        thread_local! {
+            static ALL: Vec<(&'static str, Tokenizer)> =
+                FAMILIES.iter().map(|family| (*family, tokenizer(family))).collect();
+        }
+        ALL.with(|all| {
+            for (family, tokenizer) in all {
+                assert_faithful(family, tokenizer, &text, &tokenizer.encode(&text));
+                assert_faithful_after(family, tokenizer, &text);
+            }
+        });
+    }
+}
+
+/// A text behind other text has no space before it, and its spans tile it all the same.
+fn assert_faithful_after(family: &str, tokenizer: &Tokenizer, text: &str) {
+    for space in [false, true] {
+        let tokens = tokenizer.encode_after(text, space);
+        let ends = tokens.spans.iter().map(|span| span.end as usize);
+        assert_eq!(ends.last().unwrap_or(0), text.len(), "{family} {text:?}");
+    }
+}
+
+#[test]
+fn ends_are_found_by_their_names_and_roles() {
+    let ends = |family: &str| -> Vec<String> {
+        let tokenizer = tokenizer(family);
+        let ids = (0..tokenizer.vocab() as u32).filter(|&id| tokenizer.is_end(id));
+        ids.map(|id| tokenizer.token_text(id).to_owned()).collect()
+    };
+    assert_eq!(ends("llama-spm"), ["</s>"]);
+    assert_eq!(ends("marked-spm"), ["</s>", "<|endoftext|>", "<|end|>"]);
+    assert_eq!(ends("gemma-spm"), ["<eos>", "<end_of_turn>"]);
+    assert_eq!(ends("gpt-4o"), ["<|endoftext|>", "<|end|>"]);
+    assert_eq!(ends("deepseek-v3"), ["<｜end▁of▁sentence｜>"]);
+    let llama3 = ["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"];
+    assert_eq!(ends("llama3")[..4], llama3);
+}
+
+#[test]
+fn templates_are_encoded_as_the_makers_do() {
+    let words = |tokenizer: &Tokenizer, ids: &[u32]| -> Vec<String> {
+        ids.iter()
+            .map(|&id| tokenizer.token_text(id).to_owned())
+            .collect()
+    };
+    // A mark, then a space: one sign, not two. No space of its own behind text.
+    let mistral = tokenizer("marked-spm");
+    let ids = mistral.encode_template("<s>[INST] the", false);
+    assert_eq!(words(&mistral, &ids), ["<s>", "[INST]", "▁the"]);
+    let ids = mistral.encode_template("<s>[INST]the", false);
+    assert_eq!(words(&mistral, &ids), ["<s>", "[INST]", "▁the"]);
+    assert_eq!(mistral.before("<s>[INST] ", false), ("<s>[INST]", true));
+    assert_eq!(mistral.before("<s>[INST]", false), ("<s>[INST]", true));
+    assert_eq!(
+        mistral.before("\n\nQuestion: ", true),
+        ("\n\nQuestion:", true)
+    );
+    assert_eq!(
+        mistral.before("\n\nQuestion:\n", true),
+        ("\n\nQuestion:\n", false)
+    );
+    assert_eq!(mistral.before("", false), ("", true));
+    let ids = mistral.encode_after("the", true).ids;
+    assert_eq!(words(&mistral, &ids), ["▁the"]);
+    let gemma = tokenizer("gemma-spm");
+    assert_eq!(
+        gemma.before("<bos><start_of_turn>", false),
+        ("<bos><start_of_turn>", false)
+    );
+    let llama3 = tokenizer("llama3");
+    assert_eq!(llama3.before("Question: ", true), ("Question: ", false));
+}
+
+/// A model file with one value of its metadata changed or added, without tensors.
+fn with(family: &str, key: &str, value: MetaValue) -> Result<Tokenizer, ModelError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, unpacked(&format!("{family}.gguf.gz"))).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    let mut writer = GgufWriter::default();
+    let text = |key: &str| MetaValue::Text(gguf.text(key).unwrap().unwrap().to_owned());
+    for key in ["tokenizer.ggml.model", "tokenizer.ggml.pre", "general.name"] {
+        writer.set(key, text(key));
+    }
+    for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
+        if let Some(texts) = gguf.texts(key).unwrap() {
+            let texts = texts.into_iter().map(str::to_owned).collect();
+            writer.set(key, MetaValue::Texts(texts));
+        }
+    }
+    let types = gguf.wholes("tokenizer.ggml.token_type").unwrap().unwrap();
+    let types = types.into_iter().map(|kind| kind as u32).collect();
+    writer.set("tokenizer.ggml.token_type", MetaValue::Wholes(types));
+    if let Some(scores) = gguf.numbers("tokenizer.ggml.scores").unwrap() {
+        writer.set("tokenizer.ggml.scores", MetaValue::Numbers(scores));
+    }
+    writer.set(key, value);
+    writer.write(&path).unwrap();
+    Tokenizer::of_file(&Gguf::open(&path).unwrap())
+}
+
+fn text(value: &str) -> MetaValue {
+    MetaValue::Text(value.to_owned())
+}
+
+#[test]
+fn user_defined_text_is_one_token_in_a_document_unless_the_template_writes_it() {
+    let count = |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text).ids.len();
+    let plain = tokenizer("qwen2");
+    assert_eq!(count(&plain, "<think>"), 1);
+    let template = text("{{ '<think>' }}");
+    let marked = with("qwen2", "tokenizer.chat_template", template).unwrap();
+    assert!(count(&marked, "<think>") > 1, "a mark of the conversation");
+    assert_eq!(count(&marked, "<tool_call>"), 1, "text");
+    assert_eq!(marked.encode_template("<think>", true).len(), 1);
+    let gemma = with(
+        "gemma-spm",
+        "tokenizer.chat_template",
+        text("\n\n\n<table>"),
+    )
+    .unwrap();
+    assert_eq!(count(&gemma, "\n\n\n"), 1, "blanks are no marks");
+    assert!(count(&gemma, "<table>") > 1);
+}
+
+#[test]
+fn phi_3_takes_the_white_space_behind_its_marks() {
+    let phi = with("marked-spm", "general.name", text("Phi-3-mini-4k-instruct")).unwrap();
+    let ids = phi.encode_template("<|user|>\nthe<|end|>\n<|assistant|>\n", false);
+    let words: Vec<&str> = ids.iter().map(|&id| phi.token_text(id)).collect();
+    assert_eq!(words, ["<|user|>", "▁the", "<|end|>", "<|assistant|>"]);
+    assert_eq!(phi.before("<s><|user|>\n", false), ("<s><|user|>", true));
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let refused = |family: &str, key: &str, value: MetaValue| match with(family, key, value) {
+        Ok(_) => panic!("{family} with another {key} is taken"),
+        Err(error) => error.to_string(),
+    };
+    let said = refused("gpt-2", "tokenizer.ggml.pre", text("kimi-k2"));
+    assert!(
+        said.contains("\"kimi-k2\"") && said.contains("deepseek-v3") && said.contains("tekken"),
+        "{said}"
+    );
+    let said = refused("gpt-2", "tokenizer.ggml.model", text("t5"));
+    assert!(
+        said.contains("\"t5\"") && said.contains("llama (SentencePiece)"),
+        "{said}"
+    );
+    let said = refused(
+        "llama-spm",
+        "tokenizer.ggml.scores",
+        MetaValue::Numbers(vec![0.0]),
+    );
+    assert!(said.contains("1 scores"), "{said}");
+    let types = MetaValue::Wholes(vec![1; 3000]);
+    let said = refused("llama-spm", "tokenizer.ggml.token_type", types);
+    assert!(said.contains("0x00"), "{said}");
+}
