@@ -381,6 +381,10 @@ pub struct NeedleArguments {
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
+    /// Keep every case in this file, a line of JSON each. What it has already is not asked again: a long grid can be stopped and
+    /// gone on with.
+    #[arg(long, value_name = "FILE")]
+    pub grid: Option<PathBuf>,
     /// Also draw the grid into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,

@@ -1,14 +1,19 @@
 //! `kept eval needle`: one planted fact asked for at every length and depth, with every method and budget. A line for each case
 //! with `--json`, a table without, and a picture if asked for.
+//!
+//! A document is read once for all methods that are asked about it. The cases themselves, and the file that keeps them, are in
+//! `eval/cases.rs`.
+
+mod cases;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::needle::{Haystack, Needle, NeedleGrid, needle_picture};
+use kept_engine::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, EngineError, Method, Sampling};
+use kept_engine::{Engine, Method};
 use serde::Serialize;
 
 use crate::arguments::{NeedleArguments, open};
@@ -16,64 +21,93 @@ use crate::compare::{chosen_budgets, parts, plain_methods};
 use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
+use cases::{Case, Cases, Heading, Place};
 
 /// An answer restates its question before the value.
 const ANSWER_TOKENS: usize = 32;
-
-#[derive(Serialize)]
-struct CaseJson<'a> {
-    method: &'a str,
-    budget: &'a str,
-    length: usize,
-    depth: f64,
-    seed: u64,
-    prompt_tokens: Option<usize>,
-    expected: &'a str,
-    answer: Option<&'a str>,
-    correct: bool,
-    refused: Option<String>,
-}
 
 #[derive(Serialize)]
 struct SummaryJson {
     summary: Vec<SummaryRow>,
 }
 
+/// `low` and `high` hold the share of all such questions with 95 % confidence.
 #[derive(Serialize)]
 struct SummaryRow {
     method: String,
     budget: String,
+    cases: u32,
     share: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+}
+
+/// A method at a budget, and how the budget is shown.
+type Run = (Method, Budget, String);
+
+/// What is asked: every method at every budget, at every length and depth.
+struct Questions {
+    methods: Vec<Method>,
+    budgets: Vec<Budget>,
+    lengths: Vec<usize>,
+    /// Shares of the document.
+    depths: Vec<f64>,
+    repeats: u64,
+}
+
+impl Questions {
+    fn new(arguments: &NeedleArguments) -> anyhow::Result<Self> {
+        let methods = plain_methods(arguments.methods.as_deref())?;
+        let budgets = chosen_budgets(&arguments.budgets)?;
+        let lengths = numbers(
+            "--lengths",
+            &arguments.lengths,
+            |l: &usize| *l >= 256,
+            "a whole number from 256",
+        )?;
+        let depths = numbers(
+            "--depths",
+            &arguments.depths,
+            |d: &f64| (0.0..=100.0).contains(d),
+            "a number from 0 to 100",
+        )?;
+        ensure!(
+            (1..=1000).contains(&arguments.repeats),
+            "--repeats {} is not between 1 and 1000",
+            arguments.repeats
+        );
+        Ok(Self {
+            methods,
+            budgets,
+            lengths,
+            depths: depths.iter().map(|d| d / 100.0).collect(),
+            repeats: arguments.repeats,
+        })
+    }
+
+    /// The full cache has no budget: once is enough.
+    fn runs(&self) -> Vec<Run> {
+        let of = |method: &Method| -> Vec<Run> {
+            match method.name.as_str() {
+                "full" => vec![(method.clone(), Budget::Share(1.0), String::new())],
+                _ => (self.budgets.iter())
+                    .map(|budget| (method.clone(), *budget, budget.to_string()))
+                    .collect(),
+            }
+        };
+        self.methods.iter().flat_map(of).collect()
+    }
 }
 
 pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
-    let methods = plain_methods(arguments.methods.as_deref())?;
-    let budgets = chosen_budgets(&arguments.budgets)?;
-    let lengths = numbers(
-        "--lengths",
-        &arguments.lengths,
-        |l: &usize| *l >= 256,
-        "a whole number from 256",
-    )?;
-    let depths = numbers(
-        "--depths",
-        &arguments.depths,
-        |d: &f64| (0.0..=100.0).contains(d),
-        "a number from 0 to 100",
-    )?;
-    let depths: Vec<f64> = depths.iter().map(|d| d / 100.0).collect();
-    ensure!(
-        (1..=1000).contains(&arguments.repeats),
-        "--repeats {} is not between 1 and 1000",
-        arguments.repeats
-    );
+    let questions = Questions::new(arguments)?;
     model_path(&arguments.model)?;
-    if let Some(path) = &arguments.picture {
+    for path in [&arguments.picture, &arguments.grid].into_iter().flatten() {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
     let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
     let context = engine.model().config().context;
-    for &length in &lengths {
+    for &length in &questions.lengths {
         ensure!(
             length + ANSWER_TOKENS <= context,
             "--lengths {length} is too long: the model reads {context} tokens and needs {ANSWER_TOKENS} for the answer"
@@ -81,115 +115,167 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     }
     let text = text_of(&arguments.data)?;
     let haystack = Haystack::new(&engine, &text)?;
-    let longest = lengths.iter().max().copied().unwrap_or(0);
+    let longest = questions.lengths.iter().max().copied().unwrap_or(0);
     ensure!(
         haystack.tokens() >= longest,
         "'{}' has {} tokens of sentences, fewer than the {longest} asked for; give more text",
         arguments.data.display(),
         haystack.tokens()
     );
-    let mut grids = Vec::new();
-    let stop = stop_on_ctrl_c();
-    let runs = |method: &Method| {
-        if method.name == "full" {
-            1
-        } else {
-            budgets.len()
-        }
+    let heading = Heading {
+        model: engine.model().name().to_owned(),
+        haystack_tokens: haystack.tokens(),
+        answer_tokens: ANSWER_TOKENS,
     };
-    let cells = lengths.len() * depths.len() * arguments.repeats as usize;
-    let bar = CountBar::new(cells * methods.iter().map(runs).sum::<usize>());
-    for method in &methods {
-        for budget in budgets.iter().take(runs(method)) {
-            let shown = match method.name.as_str() {
-                "full" => String::new(),
-                _ => budget.to_string(),
-            };
-            let mut grid = NeedleGrid {
-                method: method.name.clone(),
-                budget: shown.clone(),
-                shares: vec![vec![None; lengths.len()]; depths.len()],
-            };
-            for (d, &depth) in depths.iter().enumerate() {
-                for (l, &length) in lengths.iter().enumerate() {
-                    let mut correct = 0;
-                    let mut asked = 0;
-                    for seed in 0..arguments.repeats {
-                        bar.next(&format!("{} {shown}", method.name));
-                        let needle = haystack
-                            .needle(length, depth, seed)
-                            .context("the text is too short")?;
-                        let found = ask(&engine, &needle, method, *budget, &stop)?;
-                        let right = found.as_ref().is_ok_and(|f| needle.is_in(&f.0));
-                        correct += usize::from(right);
-                        asked += usize::from(found.is_ok());
-                        if arguments.json {
-                            output::print_json(&CaseJson {
-                                method: &method.name,
-                                budget: &shown,
-                                length,
-                                depth,
-                                seed,
-                                prompt_tokens: found.as_ref().ok().map(|f| f.1),
-                                expected: &needle.value,
-                                answer: found.as_ref().ok().map(|f| f.0.as_str()),
-                                correct: right,
-                                refused: found.as_ref().err().cloned(),
-                            })?;
-                        }
-                    }
-                    grid.shares[d][l] = (asked > 0).then(|| correct as f64 / asked as f64);
-                }
-            }
-            grids.push(grid);
-        }
-    }
-    bar.clear();
-    let budgets: Vec<String> = budgets.iter().map(Budget::to_string).collect();
+    let mut cases = match &arguments.grid {
+        Some(path) => Cases::open(path, &heading)?,
+        None => Cases::default(),
+    };
+    ask_all(&engine, &questions, &haystack, &mut cases, arguments.json)?;
+
+    let grids = grids(&questions, &cases);
+    let budgets: Vec<String> = questions.budgets.iter().map(Budget::to_string).collect();
     match arguments.json {
         true => output::print_json(&SummaryJson {
-            summary: grids
-                .iter()
-                .map(|grid| SummaryRow {
-                    method: grid.method.clone(),
-                    budget: grid.budget.clone(),
-                    share: grid.mean(),
-                })
-                .collect(),
+            summary: grids.iter().map(summary).collect(),
         })?,
         false => output::print_text(&table(&grids, &budgets))?,
     }
     if let Some(path) = &arguments.picture {
         let title = format!("A needle in a haystack: {}", engine.model().name());
-        let svg = needle_picture(&title, &grids, &budgets, &lengths, &depths);
+        let (lengths, depths) = (&questions.lengths, &questions.depths);
+        let svg = needle_picture(&title, &grids, &budgets, lengths, depths);
         output::write_file(path, |out| out.write_all(svg.as_bytes()))?;
     }
     Ok(())
 }
 
-/// The answer and the prompt's tokens, or the sentence of a method that refuses the budget.
+/// Asks what `cases` does not have yet: a document at a time, all methods over one reading.
+fn ask_all(
+    engine: &Engine,
+    questions: &Questions,
+    haystack: &Haystack,
+    cases: &mut Cases,
+    json: bool,
+) -> anyhow::Result<()> {
+    let stop = stop_on_ctrl_c();
+    let runs = questions.runs();
+    let documents = questions.lengths.len() * questions.depths.len() * questions.repeats as usize;
+    let bar = CountBar::new(documents);
+    for &length in &questions.lengths {
+        for seed in 0..questions.repeats {
+            for &depth in &questions.depths {
+                bar.next(&format!("{length} tokens, depth {:.0} %", 100.0 * depth));
+                let place = Place {
+                    length,
+                    depth,
+                    seed,
+                };
+                let missing = |run: &&Run| cases.find(&run.0.name, &run.2, place).is_none();
+                let missing: Vec<Run> = runs.iter().filter(missing).cloned().collect();
+                if missing.is_empty() {
+                    continue;
+                }
+                let found = ask(engine, haystack, &missing, place, &stop)?;
+                if json {
+                    for case in &found {
+                        output::print_json(case)?;
+                    }
+                }
+                cases.add(found)?;
+            }
+        }
+    }
+    bar.clear();
+    Ok(())
+}
+
+/// What every run answers about one document.
 fn ask(
     engine: &Engine,
-    needle: &Needle,
-    method: &Method,
-    budget: Budget,
+    haystack: &Haystack,
+    runs: &[Run],
+    place: Place,
     stop: &Stop,
-) -> anyhow::Result<Result<(String, usize), String>> {
+) -> anyhow::Result<Vec<Case>> {
+    let needle = haystack
+        .needle(place.length, place.depth, place.seed)
+        .context("the text is too short")?;
     let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
-    let ask = Ask {
-        document: &document,
-        question: &needle.question,
-        method,
-        budget: Some(budget),
-        sampling: &Sampling::default(),
-        max_tokens: ANSWER_TOKENS,
-        thinking: false,
+    let asked: Vec<(Method, Budget)> = (runs.iter())
+        .map(|(method, budget, _)| (method.clone(), *budget))
+        .collect();
+    let question = &needle.question;
+    let answers = engine.ask_each(
+        &document,
+        question,
+        &asked,
+        ANSWER_TOKENS,
+        &mut |_| {},
+        stop,
+    )?;
+    let mut found = Vec::new();
+    for ((method, _, budget), text) in runs.iter().zip(answers.texts) {
+        let (answer, refused) = match text {
+            Ok(answer) => (Some(answer), None),
+            Err(refusal) => (None, Some(refusal.to_string())),
+        };
+        found.push(Case {
+            method: method.name.clone(),
+            budget: budget.clone(),
+            place,
+            prompt_tokens: answer.as_ref().map(|_| answers.prompt_tokens),
+            expected: needle.value.clone(),
+            correct: answer.as_ref().is_some_and(|a| needle.is_in(a)),
+            answer,
+            refused,
+        });
+    }
+    Ok(found)
+}
+
+/// One grid for each method and budget, of the cases that were asked for.
+fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
+    let cell = |method: &str, budget: &str, length: usize, depth: f64| {
+        let mut cell = NeedleCell::default();
+        for seed in 0..questions.repeats {
+            let place = Place {
+                length,
+                depth,
+                seed,
+            };
+            let case = cases.find(method, budget, place);
+            if let Some(case) = case.filter(|case| case.refused.is_none()) {
+                cell.asked += 1;
+                cell.right += u32::from(case.correct);
+            }
+        }
+        cell
     };
-    match engine.ask(&ask, &mut |_| {}, stop) {
-        Ok(_) if stop.is_requested() => Err(EngineError::Stopped.into()),
-        Ok(answer) => Ok(Ok((answer.text, answer.prompt.len()))),
-        Err(EngineError::Policy(refusal)) => Ok(Err(refusal.to_string())),
-        Err(error) => Err(error.into()),
+    let grid = |(method, _, budget): Run| {
+        let row = |&depth: &f64| {
+            let of = |&length: &usize| cell(&method.name, &budget, length, depth);
+            questions.lengths.iter().map(of).collect()
+        };
+        NeedleGrid {
+            cells: questions.depths.iter().map(row).collect(),
+            method: method.name,
+            budget,
+        }
+    };
+    questions.runs().into_iter().map(grid).collect()
+}
+
+fn summary(grid: &NeedleGrid) -> SummaryRow {
+    let whole = grid.whole();
+    let interval = whole.interval();
+    SummaryRow {
+        method: grid.method.clone(),
+        budget: grid.budget.clone(),
+        cases: whole.asked,
+        share: whole.share(),
+        low: interval.map(|(low, _)| low),
+        high: interval.map(|(_, high)| high),
     }
 }
 
@@ -204,13 +290,22 @@ fn table(grids: &[NeedleGrid], budgets: &[String]) -> String {
             let of = |budget: &str| {
                 let mut same = grids.iter().filter(|g| g.method == grid.method);
                 let found = same.find(|g| g.budget == budget || g.budget.is_empty());
-                let mean = found.and_then(NeedleGrid::mean);
-                mean.map_or("refused".into(), |m| format!("{:.0} %", 100.0 * m))
+                let cell = found.map(NeedleGrid::whole).unwrap_or_default();
+                let known = cell.share().zip(cell.interval());
+                known.map_or("refused".into(), |(share, (low, high))| {
+                    let [share, low, high] = [share, low, high].map(|x| 100.0 * x);
+                    format!("{share:.0} % ({low:.0} to {high:.0})")
+                })
             };
             let cells: Vec<String> = budgets.iter().map(|b| of(b)).collect();
             text += &format!("| `{}` | {} |\n", grid.method, cells.join(" | "));
         }
     }
+    let asked = grids.iter().map(|grid| grid.whole().asked).max();
+    text += &format!(
+        "\nShare of right answers out of up to {}; in brackets where it lies with 95 % confidence.\n",
+        asked.unwrap_or(0)
+    );
     text
 }
 

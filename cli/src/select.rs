@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
-use kept_engine::observe::{LastQueries, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_engine::policies::{
     self, BelowAverage, Budget, MergedHead, ModelShape, Observation, Parameters, Pos, PromptShape,
     Ramp, Retention, Softmax,
@@ -145,6 +145,7 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
         &PromptShape {
             tokens: k.n,
             tail: 0,
+            room: 0,
         },
         budget.rows(k.n, row_bytes)?,
     )?;
@@ -174,43 +175,6 @@ fn select(
             keys.row_mut(head, row).copy_from_slice(k.row(head, row));
         }
     }
-    // What the last `rows` queries see of every key: the mean, or with a weight each the weighted sum.
-    let seen_by = |rows: usize, normalise, weights: Option<&[f32]>| -> anyhow::Result<Vec<f32>> {
-        let queries: Vec<f32> = (n - rows..n)
-            .flat_map(|row| (0..shape.q_heads).flat_map(move |head| q.row(head, row)))
-            .copied()
-            .collect();
-        let task = WindowScores {
-            shape: HeadShape {
-                q_heads: shape.q_heads,
-                kv_heads: shape.kv_heads,
-                head_dim: shape.head_dim,
-            },
-            scale: (1.0 / (shape.head_dim as f32).sqrt()).into(),
-            queries: &queries,
-            keys: &keys,
-            tokens: n,
-            normalise,
-            row_weights: weights,
-        };
-        let mut scores = vec![0.0; shape.q_heads * n];
-        window_scores(&task, &mut scores, &Stop::new()).context("stopped")?;
-        Ok(scores)
-    };
-    let scores = match window {
-        Some(window) => {
-            let normalise = match window.softmax {
-                Softmax::All => Normalise::All,
-                Softmax::Prefix => Normalise::Prefix,
-            };
-            seen_by(window.rows.min(n), normalise, None)?
-        }
-        None => Vec::new(),
-    };
-    let column_sums = match sums {
-        true => seen_by(n, Normalise::All, Some(&vec![1.0; n]))?,
-        false => Vec::new(),
-    };
     let queries: Vec<f32> = (0..n)
         .flat_map(|row| (0..shape.q_heads).flat_map(move |head| q.row(head, row)))
         .copied()
@@ -226,7 +190,30 @@ fn select(
         keys: &keys,
         tokens: n,
     };
-    let (mut ramp, mut seen, mut bits) = (Vec::new(), Vec::new(), Vec::new());
+    let mut scores = vec![0.0; shape.q_heads * n];
+    if let Some(window) = window {
+        let task = WindowScores {
+            shape: last.shape,
+            scale: last.scale,
+            queries: last.last(window.rows.min(n)),
+            keys: &keys,
+            tokens: n,
+            normalise: match window.softmax {
+                Softmax::All => Normalise::All,
+                Softmax::Prefix => Normalise::Prefix,
+            },
+            row_weights: None,
+        };
+        window_scores(&task, &mut scores, &Stop::new()).context("stopped")?;
+    }
+    let mut column_sums = vec![0.0; if sums { shape.q_heads * n } else { 0 }];
+    if sums {
+        let mut known = vec![0.0; shape.q_heads * n];
+        let known = LogSumExp::Unknown(&mut known);
+        last.add_column_sums(known, &mut column_sums, &Stop::new())
+            .context("stopped")?;
+    }
+    let (mut ramp, mut bits) = (Vec::new(), Vec::new());
     let mut moments = QueryMoments::default();
     if let Some(asked) = needs.ramp.filter(|_| observed) {
         let rows = asked.rows.min(n);
@@ -235,7 +222,7 @@ fn select(
     }
     let below = needs.below.filter(|_| observed).map(|rows| rows.min(n));
     if let Some(rows) = below {
-        last.below(rows, &mut seen, &mut bits, &Stop::new())
+        last.below(rows, &mut bits, &Stop::new())
             .context("stopped")?;
     }
     // The tensors are used as given: there is no RoPE here that could turn the expected queries.

@@ -83,7 +83,7 @@ impl Engine {
         let room = self.room(tokens, room);
         // A model that cannot be asked has none, and its memory can be known all the same.
         let tail = Prompt::tail_of(self.model()).unwrap_or(0).min(tokens);
-        let prompt = PromptShape { tokens, tail };
+        let prompt = PromptShape { tokens, tail, room };
         let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?;
         Ok((sizes, rows))
     }

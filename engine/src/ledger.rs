@@ -22,7 +22,7 @@ pub struct MemoryLedger {
     pub rope: u64,
     /// Kept rows with room for the answer, positions and ranks.
     pub kept_rows: u64,
-    /// Look-up tables of a merging method, with the scores it keeps per entry.
+    /// What the method keeps beside rows: scores, marks and counters of its own, and the look-up tables of a merging one.
     pub tables: u64,
     /// Buffers of the decode loop.
     pub decode: u64,

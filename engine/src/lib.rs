@@ -32,6 +32,7 @@ mod shape;
 mod sizes;
 mod sources;
 mod system;
+mod together;
 mod watch;
 mod writing;
 
@@ -46,13 +47,14 @@ pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16}
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
-pub use prefill::{Prefill, PrefillOutcome};
+pub use prefill::{Cut, Prefill, PrefillOutcome, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};
 pub use sources::Source;
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
+pub use together::Answers;
 pub use watch::{Reading, Watch};
 
 pub use kept_documents as documents;

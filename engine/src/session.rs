@@ -261,6 +261,7 @@ impl Engine {
 
         let mut ledger = outcome.ledger;
         let mut votes = Votes::new(prompt.document.clone());
+        let method_bytes = policy.bytes();
         let mut decoder = Decoder::new(
             &self.model,
             &rope,
@@ -283,6 +284,7 @@ impl Engine {
                 prompt_tokens: n,
                 beside: MemoryNow {
                     weights: ledger.weights,
+                    tables: method_bytes,
                     scratch: ledger.rope + ledger.decode,
                     ..MemoryNow::default()
                 },

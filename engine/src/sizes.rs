@@ -52,6 +52,8 @@ pub(crate) struct Sizes {
     pub(crate) max_capacity: usize,
     /// `[layers]`: the look-up table with its room for entries, where the method merges.
     pub(crate) tables: Vec<Option<ClassTable>>,
+    /// Bytes that the method itself holds.
+    pub(crate) method: u64,
     /// Where kept rows stand.
     pub(crate) positions: Positions,
     shape: ModelShape,
@@ -71,6 +73,7 @@ impl Sizes {
     ) -> Result<Self, PolicyError> {
         let shape = crate::shape::shape_of(model);
         let tokens = prompt.tokens;
+        let prompt = PromptShape { room, ..prompt };
         let rows = policy.rows(&shape, &prompt, budget)?;
         let needs = |layer: usize| -> Needs {
             let needs = policy.needs(layer);
@@ -128,6 +131,7 @@ impl Sizes {
             capacities,
             max_capacity: max_capacity.max(widest_ring).unwrap_or(0),
             rows,
+            method: policy.bytes(),
             positions: policy.positions(),
             shape,
             width: model.config().width,
@@ -162,7 +166,7 @@ impl Sizes {
         let below = self.needs.iter().filter_map(|needs| needs.below).max();
         let below = below.map_or(0, |rows| {
             let words = rows.div_ceil(u64::BITS as usize);
-            n * (shape.q_heads + shape.kv_heads * words * 2)
+            n * shape.kv_heads * words * 2
         });
         let future = self.needs.iter().filter_map(|needs| needs.future);
         let future = future
@@ -179,11 +183,19 @@ impl Sizes {
         }
     }
 
-    /// Floats of `[q_heads, n]` twice: what all rows see, and what one chunk of them does.
+    /// Floats of `[q_heads, n]`: what all rows see.
     pub(crate) fn column_sums(&self) -> usize {
         match self.needs.iter().any(|needs| needs.column_sums) {
-            true => 2 * self.shape.q_heads * self.tokens,
+            true => self.shape.q_heads * self.tokens,
             false => 0,
+        }
+    }
+
+    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see is asked for.
+    pub(crate) fn log_sum_exp(&self) -> usize {
+        match self.column_sums() {
+            0 => 0,
+            _ => self.shape.q_heads * self.chunk,
         }
     }
 
@@ -238,6 +250,7 @@ impl Sizes {
             + self.window_queries()
             + self.window_scores()
             + self.column_sums()
+            + self.log_sum_exp()
             + self.measured();
         let kv_heads = self.shape.kv_heads;
         let tables = self.tables.iter().zip(&self.capacities);
@@ -245,7 +258,7 @@ impl Sizes {
             table.map(|table| Classes::bytes_for(table, kv_heads, kv_heads * capacity))
         });
         MemoryLedger {
-            tables: tables.sum(),
+            tables: tables.sum::<u64>() + self.method,
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (self.tokens * self.shape.kv_heads * row) as u64,

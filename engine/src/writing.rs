@@ -32,7 +32,8 @@ pub(crate) struct Writing<'w, 'a> {
     pub(crate) stop: &'w Stop,
     /// Tokens of the prompt.
     pub(crate) prompt_tokens: usize,
-    /// What is in use beside rows: weights, and in `scratch` rotation tables and the loop's buffers.
+    /// What is in use beside rows: weights, in `tables` what the method itself holds, and in `scratch` rotation tables and the
+    /// loop's buffers.
     pub(crate) beside: MemoryNow,
 }
 
@@ -102,7 +103,7 @@ impl Writing<'_, '_> {
         let kept = cache.kv_bytes();
         MemoryNow {
             kept,
-            tables: cache.table_bytes(),
+            tables: cache.table_bytes() + self.beside.tables,
             kept_full: full_cache_bytes(self.model.config(), self.prompt_tokens + tokens),
             scratch: self.beside.scratch + cache.allocated_bytes() - kept,
             ..self.beside

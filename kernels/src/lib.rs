@@ -4,6 +4,8 @@
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
+//! - `measure.rs`: [`add_column_sums`], the attention that each token gets from all rows, [`mark_below_average`], which rows gave it
+//!   little, and [`log_sum_exp`].
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
@@ -22,6 +24,7 @@ mod counting;
 mod decode;
 mod elementwise;
 pub mod mapped;
+mod measure;
 mod panel;
 mod pool;
 mod prefill;
@@ -38,12 +41,13 @@ mod x86;
 pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };
-pub use counting::{CountingAllocator, allocations};
+pub use counting::{CountingAllocator, allocated_bytes, allocations};
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
     unrotate,
 };
+pub use measure::{LastRows, add_column_sums, log_sum_exp, mark_below_average, words};
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};

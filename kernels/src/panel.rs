@@ -260,6 +260,39 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
     }
 }
 
+/// `sums[key][lane] (+)= exp(logits[key][lane] - log_sum_exp[lane])` for one head of a group, added to those before it if `more`;
+/// infinity where the key is hidden, as in [`softmax_tile`].
+///
+/// # Safety
+/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn join_heads<V: Lanes>(
+    keys: usize,
+    across: usize,
+    logits: *const f32,
+    last_visible: Option<*const f32>,
+    log_sum_exp: *const f32,
+    sums: *mut f32,
+    more: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (key, column) in (0..keys).flat_map(|key| (0..across).map(move |v| (key, v * V::N))) {
+            let at = key * across * V::N + column;
+            let level = V::load(log_sum_exp.add(column));
+            let mut p = V::load(logits.add(at)).sub(level).exp();
+            if let Some(last_visible) = last_visible {
+                let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
+                p = V::select_less(last, key, V::splat(f32::INFINITY), p);
+            }
+            match more {
+                true => V::load(sums.add(at)).add(p).store(sums.add(at)),
+                false => p.store(sums.add(at)),
+            }
+        }
+    }
+}
+
 /// Writes one query row, times `scale`, down one lane of a panel `[head_dim][width]`.
 ///
 /// # Safety

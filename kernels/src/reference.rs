@@ -4,8 +4,8 @@
 //! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
 
 use crate::{
-    ClassAttention, DecodeAttention, HeadShape, Normalise, Pairing, PrefillAttention, Scale,
-    WindowScores,
+    ClassAttention, DecodeAttention, HeadShape, LastRows, Normalise, Pairing, PrefillAttention,
+    Scale, WindowScores,
 };
 
 /// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
@@ -106,6 +106,64 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
             *out = sum as f32;
         }
     }
+}
+
+/// Causal softmax of row `row` of head `h`: `(exp(logit - max), sum, max)`.
+fn row_weights(task: &LastRows<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64) {
+    let shape = &task.shape;
+    let query = query_head(task.queries, shape, row, h);
+    let visible = task.tokens - task.rows() + row + 1;
+    weights(query, visible, task.scale, |r| {
+        task.keys.row(h / shape.group(), r).into()
+    })
+}
+
+/// Specification of [`crate::log_sum_exp`].
+pub fn log_sum_exp(task: &LastRows<'_>, log_sum_exp: &mut [f32]) {
+    let rows = task.rows();
+    for (i, out) in log_sum_exp.iter_mut().enumerate() {
+        let (_, sum, max) = row_weights(task, i / rows, i % rows);
+        *out = (max + sum.ln()) as f32;
+    }
+}
+
+/// Specification of [`crate::add_column_sums`], which need not be told the log-sum-exp.
+pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
+    let columns = sums.len() / task.shape.q_heads;
+    for (h, sums) in sums.chunks_exact_mut(columns).enumerate() {
+        let mut totals = vec![0.0f64; columns];
+        for row in 0..task.rows() {
+            let (weights, sum, _) = row_weights(task, h, row);
+            for (total, weight) in totals.iter_mut().zip(weights) {
+                *total += weight / sum;
+            }
+        }
+        for (sum, total) in sums.iter_mut().zip(totals) {
+            *sum = (f64::from(*sum) + total) as f32;
+        }
+    }
+}
+
+/// What [`crate::mark_below_average`] decides by: `[kv_heads, tokens, rows]`, the group's mean probability times the number of keys
+/// that the row sees. A mark stands where that is below 1; NaN where the row cannot see the key.
+pub fn shares_of_average(task: &LastRows<'_>) -> Vec<f64> {
+    let (shape, rows, tokens) = (&task.shape, task.rows(), task.tokens);
+    let group = shape.group();
+    let mut shares = vec![f64::NAN; shape.kv_heads * tokens * rows];
+    for (kv_head, row) in (0..shape.kv_heads).flat_map(|h| (0..rows).map(move |row| (h, row))) {
+        let visible = tokens - rows + row + 1;
+        let mut means = vec![0.0f64; visible];
+        for h in kv_head * group..(kv_head + 1) * group {
+            let (weights, sum, _) = row_weights(task, h, row);
+            for (mean, weight) in means.iter_mut().zip(weights) {
+                *mean += weight / sum / group as f64;
+            }
+        }
+        for (key, mean) in means.iter().enumerate() {
+            shares[(kv_head * tokens + key) * rows + row] = mean * visible as f64;
+        }
+    }
+    shares
 }
 
 /// Specification of [`crate::decode_attention`]. `probabilities[h]` gets the probability of each row for query head `h`.

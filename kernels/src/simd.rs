@@ -96,6 +96,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn mul_add(self, factor: Self, summand: Self) -> Self;
     /// Lane by lane `if a < b { yes } else { no }`.
     unsafe fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self;
+    /// Bit i is set where lane i of `a` is less than lane i of `b`.
+    unsafe fn less_bits(a: Self, b: Self) -> u64;
     /// Adds the low bits of `steps`, read as an integer, to the exponent of `self`.
     unsafe fn raise_exponent(self, steps: Self) -> Self;
     /// Sum of the lanes of each of four vectors.
@@ -227,6 +229,10 @@ impl Lanes for Portable {
         Self(std::array::from_fn(|i| {
             if a.0[i] < b.0[i] { yes.0[i] } else { no.0[i] }
         }))
+    }
+    #[inline(always)]
+    unsafe fn less_bits(a: Self, b: Self) -> u64 {
+        (0..4).map(|i| u64::from(a.0[i] < b.0[i]) << i).sum()
     }
     #[inline(always)]
     unsafe fn raise_exponent(self, steps: Self) -> Self {

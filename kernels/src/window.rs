@@ -1,21 +1,22 @@
 //! How much attention each token gets from the last rows of the prompt: the signal most selection methods rank by.
 //!
 //! Not the selection itself: no pooling over neighbours, no mean over the query group, no top-k (see `kept-policies`).
-//! A window as long as the prompt gives the column sums of H2O and EMS, a window of one row the signal of TOVA.
+//! A window of one row gives the signal of TOVA. What starts from a log-sum-exp that is already known, or asks something else of
+//! every row, is in `measure.rs`; it passes over the keys with [`visit_span`] too.
 
 use std::ops::Range;
 
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, pack_lane, product, softmax_tile,
-    split, with_scratch,
+    Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, join_heads, pack_lane, product,
+    softmax_tile, split, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
-/// Window rows that pass over the keys together.
-const ROWS: usize = 64;
+/// Window rows that pass over the keys together; [`Pass::Mark`] makes one word of them.
+pub(crate) const ROWS: usize = 64;
 
 /// Keys whose scores one work item adds up: a second-level cache holds them while all window rows pass over them.
 const SPAN: usize = 512;
@@ -65,7 +66,8 @@ impl WindowScores<'_> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
-    fn check(&self, out: &[f32]) {
+    /// Panics unless queries and keys fit each other.
+    pub(crate) fn check_inputs(&self) {
         let (shape, rows, tokens) = (&self.shape, self.rows(), self.tokens);
         shape.check_rows("queries", self.queries, rows);
         assert!(
@@ -73,6 +75,11 @@ impl WindowScores<'_> {
             "a window of {rows} rows in a prompt of {tokens} tokens"
         );
         shape.check_store("keys", self.keys, |_| tokens);
+    }
+
+    fn check(&self, out: &[f32]) {
+        let (shape, rows, tokens) = (&self.shape, self.rows(), self.tokens);
+        self.check_inputs();
         assert_eq!(
             out.len(),
             shape.q_heads * tokens,
@@ -97,22 +104,38 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> R
     if keys == 0 {
         return Ok(()); // nothing before the window to normalise over
     }
-    let log_sum_exp = log_sum_exp(task, stop)?;
-    let (shape, level) = (&task.shape, simd_level());
-    let spans = keys.div_ceil(SPAN);
+    let mut log_sum_exp = vec![0.0; task.shape.q_heads * task.rows()];
+    write_log_sum_exp(task, &mut log_sum_exp, stop)?;
     let pass = Pass::Add {
         log_sum_exp: &log_sum_exp,
+        row_weight: 1.0 / task.rows() as f32,
+        stride: task.tokens,
         out: SharedMut::new(out),
     };
-    for_each_range(spans * shape.kv_heads, |items| {
+    visit_columns(task, &pass, stop)
+}
+
+/// Passes all rows over all keys, span by span: for passes that write one place per key.
+pub(crate) fn visit_columns(
+    task: &WindowScores<'_>,
+    pass: &Pass<'_>,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let (shape, level) = (&task.shape, simd_level());
+    let keys = task.keys_of_rows(task.rows());
+    // What is written at a key does not depend on where its span ends; short spans keep all threads busy in a short prompt.
+    let span = keys.div_ceil(ITEMS.div_ceil(shape.kv_heads));
+    let span = span.next_multiple_of(TILE).clamp(2 * TILE, SPAN);
+    for_each_range(keys.div_ceil(span) * shape.kv_heads, |items| {
         for item in items {
-            let (kv_head, start) = (item % shape.kv_heads, item / shape.kv_heads * SPAN);
-            let span = start..keys.min(start + SPAN);
+            let (kv_head, start) = (item % shape.kv_heads, item / shape.kv_heads * span);
+            let span = start..keys.min(start + span);
             for first in (0..task.rows()).step_by(ROWS) {
                 let rows = Rows::new(task, kv_head, first);
                 with_scratch(rows.scratch(shape), |scratch| {
-                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is checked.
-                    unsafe { visit_span(level, task, &rows, span.clone(), &pass, stop, scratch) }
+                    // SAFETY: `level` was detected; spans of a head are disjoint keys of what the pass writes, whose size is
+                    // checked where the pass was made.
+                    unsafe { visit_span(level, task, &rows, span.clone(), pass, stop, scratch) }
                 });
             }
         }
@@ -121,8 +144,12 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> R
     stop.check()
 }
 
-/// Natural log-sum-exp of every window row over its keys, `[q_heads, w]`.
-fn log_sum_exp(task: &WindowScores<'_>, stop: &Stop) -> Result<Vec<f32>, Stopped> {
+/// Writes the natural log-sum-exp of every window row over its keys, `out [q_heads, w]`.
+pub(crate) fn write_log_sum_exp(
+    task: &WindowScores<'_>,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
     let (shape, level, window) = (&task.shape, simd_level(), task.rows());
     let keys = task.keys_of_rows(window);
     let row_tiles = window.div_ceil(ROWS);
@@ -160,11 +187,14 @@ fn log_sum_exp(task: &WindowScores<'_>, stop: &Stop) -> Result<Vec<f32>, Stopped
             .sum();
         largest + sum.ln()
     };
-    Ok((0..rows).map(total).collect())
+    for (row, out) in out.iter_mut().enumerate() {
+        *out = total(row);
+    }
+    Ok(())
 }
 
 /// Window rows `first..first + rows` with the heads of one group. Head `g`, row `r` is lane `g * lanes + r`.
-struct Rows {
+pub(crate) struct Rows {
     kv_head: usize,
     first: usize,
     rows: usize,
@@ -182,7 +212,7 @@ impl Rows {
     /// f32 of scratch, enough for vectors of any level.
     fn scratch(&self, shape: &HeadShape) -> usize {
         let lanes = self.rows.next_multiple_of(WIDEST);
-        (shape.head_dim + 4) * lanes * shape.group() + (TILE + 1) * lanes
+        (shape.head_dim + 4) * lanes * shape.group() + (2 * TILE + 1) * lanes
     }
 }
 
@@ -202,7 +232,7 @@ impl WindowScores<'_> {
     }
 }
 
-enum Pass<'a> {
+pub(crate) enum Pass<'a> {
     /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys, which are span
     /// number `first key / span`. `[spans, q_heads, w]` each
     Measure {
@@ -210,10 +240,20 @@ enum Pass<'a> {
         max: SharedMut<'a, f32>,
         sum: SharedMut<'a, f32>,
     },
-    /// Adds the weighted probabilities of the rows to `out [q_heads, tokens]`; `log_sum_exp` is `[q_heads, w]`.
+    /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and `row_weight`
+    /// counts where the task names no weights.
     Add {
         log_sum_exp: &'a [f32],
+        row_weight: f32,
+        stride: usize,
         out: SharedMut<'a, f32>,
+    },
+    /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
+    /// probabilities is below `group / keys the row sees`.
+    Mark {
+        log_sum_exp: &'a [f32],
+        words: usize,
+        bits: SharedMut<'a, u64>,
     },
 }
 
@@ -243,7 +283,8 @@ unsafe fn visit_span_lanes<V: Lanes>(
     let lanes = rows.rows.next_multiple_of(V::N);
     let panel = V::ACROSS * V::N;
     let all = lanes * group;
-    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding.
+    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, average, -)
+    // when marking, the average in the lanes of the first head only.
     let sizes = [
         head_dim * all,
         TILE * lanes.min(panel),
@@ -251,13 +292,14 @@ unsafe fn visit_span_lanes<V: Lanes>(
         all,
         all,
         all,
+        TILE * lanes,
     ];
-    let [queries, logits, visible, level, share, keep] = split(scratch, sizes);
+    let [queries, logits, visible, level, share, keep, together] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond the rows stay harmless
-    level.fill(if matches!(pass, Pass::Add { .. }) {
-        0.0
-    } else {
+    level.fill(if matches!(pass, Pass::Measure { .. }) {
         UNSEEN
+    } else {
+        0.0
     });
     share.fill(0.0);
     for (g, r) in (0..group).flat_map(|g| (0..rows.rows).map(move |r| (g, r))) {
@@ -275,11 +317,21 @@ unsafe fn visit_span_lanes<V: Lanes>(
                 lane - first,
             )
         };
-        if let Pass::Add { log_sum_exp, .. } = pass {
-            level[lane] = log_sum_exp[h * window + row];
-            share[lane] = task
-                .row_weights
-                .map_or(1.0 / window as f32, |weights| weights[row]);
+        match pass {
+            Pass::Measure { .. } => {}
+            Pass::Add {
+                log_sum_exp,
+                row_weight,
+                ..
+            } => {
+                level[lane] = log_sum_exp[h * window + row];
+                share[lane] = task.row_weights.map_or(*row_weight, |weights| weights[row]);
+            }
+            Pass::Mark { log_sum_exp, .. } => {
+                level[lane] = log_sum_exp[h * window + row];
+                // Beyond the rows it stays 0, and no probability is below that.
+                share[r] = group as f32 / (task.last_key(row) + 1) as f32;
+            }
         }
     }
     let keys = task.keys.head(rows.kv_head);
@@ -329,11 +381,38 @@ unsafe fn visit_span_lanes<V: Lanes>(
                         };
                         softmax_tile::<V>(count, across, logits.as_mut_ptr(), visible, running);
                     }
-                    Pass::Add { out, .. } => {
-                        let at = (rows.kv_head * group + g) * tokens + tile;
+                    Pass::Add { out, stride, .. } => {
+                        let at = (rows.kv_head * group + g) * stride + tile;
                         let out = out.part(at..at + count);
                         let (level, share) = (level[start..].as_ptr(), share[start..].as_ptr());
                         add_probabilities::<V>(across, logits.as_ptr(), visible, level, share, out);
+                    }
+                    Pass::Mark { .. } => {
+                        // The panel `[TILE][width]` of all heads together starts at element `TILE * first lane`.
+                        let sums = together[TILE * (start % lanes)..].as_mut_ptr();
+                        let level = level[start..].as_ptr();
+                        let logits = logits.as_ptr();
+                        join_heads::<V>(count, across, logits, visible, level, sums, g > 0);
+                    }
+                }
+            }
+        }
+        if let Pass::Mark { bits, words, .. } = pass {
+            let at = (rows.kv_head * tokens + tile) * words + rows.first / ROWS;
+            // SAFETY: as above; one word in `words` of the item's own keys.
+            let bits = unsafe { bits.part(at..at + (count - 1) * words + 1) };
+            for (key, word) in bits.iter_mut().step_by(*words).enumerate() {
+                *word = 0;
+                for start in (0..lanes).step_by(panel) {
+                    let width = panel.min(lanes - start);
+                    for lane in (0..width).step_by(V::N) {
+                        // SAFETY: panels as written above.
+                        unsafe {
+                            let sum =
+                                V::load(together[TILE * start + key * width + lane..].as_ptr());
+                            let average = V::load(share[start + lane..].as_ptr());
+                            *word |= V::less_bits(sum, average) << (start + lane);
+                        }
                     }
                 }
             }

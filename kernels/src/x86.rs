@@ -39,6 +39,8 @@ impl Lanes for Avx2 {
         mul_add(self: Self, factor: Self, summand: Self) -> Self = Self(_mm256_fmadd_ps(self.0, factor.0, summand.0));
         select_less(a: Self, b: Self, yes: Self, no: Self) -> Self =
             Self(_mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0)));
+        less_bits(a: Self, b: Self) -> u64 =
+            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0)) as u32 as u64;
         raise_exponent(self: Self, steps: Self) -> Self = Self(_mm256_castsi256_ps(_mm256_add_epi32(
             _mm256_castps_si256(self.0),
             _mm256_slli_epi32::<23>(_mm256_castps_si256(steps.0)),
@@ -63,6 +65,7 @@ impl Lanes for Avx512 {
         mul_add(self: Self, factor: Self, summand: Self) -> Self = Self(_mm512_fmadd_ps(self.0, factor.0, summand.0));
         select_less(a: Self, b: Self, yes: Self, no: Self) -> Self =
             Self(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a.0, b.0), no.0, yes.0));
+        less_bits(a: Self, b: Self) -> u64 = u64::from(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a.0, b.0));
         raise_exponent(self: Self, steps: Self) -> Self = Self(_mm512_castsi512_ps(_mm512_add_epi32(
             _mm512_castps_si512(self.0),
             _mm512_slli_epi32::<23>(_mm512_castps_si512(steps.0)),

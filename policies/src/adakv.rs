@@ -176,6 +176,10 @@ impl Policy for AdaKv {
         self.base.rows(model, prompt, budget)
     }
 
+    fn bytes(&self) -> u64 {
+        0 // the base only ranks: it is never asked to select, and holds nothing
+    }
+
     fn most_rows(&self, _layer: usize, rows: usize) -> usize {
         let protected = self.scorer().protected();
         let ends = protected.sinks + protected.recent;

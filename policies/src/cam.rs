@@ -72,6 +72,8 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             sample: p.choice("mode", &[("expected", false), ("sample", true)], false)?,
             state: p.whole("seed", |_| true)?.unwrap_or(0) as u64,
             w: 0,
+            slots: 0,
+            most_spills: 0,
             seen: SlotNumbers::default(),
             order: Vec::new(),
             spills: Vec::new(),
@@ -93,6 +95,9 @@ pub struct Cam {
     state: u64,
     /// Queries observed while reading.
     w: usize,
+    /// Slots that a head may fill while answering; 0 where the base evicts none there.
+    slots: usize,
+    most_spills: usize,
     /// Attention per slot since the last `w` queries of the prompt.
     seen: SlotNumbers,
     /// `[slots]`: scratch, slots in order of their positions.
@@ -174,10 +179,11 @@ impl Policy for Cam {
         let window = (0..model.layers).find_map(|layer| self.base.needs(layer).window);
         self.w = window.map_or(window_for(budget) + prompt.tail, |window| window.rows);
         let held = (0..model.layers).filter_map(|layer| self.base.decode_rows(layer));
-        let most = held.max().unwrap_or(0).saturating_add(1);
-        self.seen.start(model.layers, most);
-        self.order.reserve(most.min(1 << 24));
-        self.spills.reserve(self.m.min(most) * model.kv_heads);
+        // A base that evicts nothing while answering needs none of it.
+        self.slots = held.max().map_or(0, |rows| prompt.slots(rows));
+        self.seen.start(model.layers, model.kv_heads, self.slots);
+        self.most_spills = self.m.min(self.slots) * model.kv_heads;
+        (self.order, self.spills) = (Vec::new(), Vec::new());
         Ok(rows)
     }
 
@@ -188,6 +194,8 @@ impl Policy for Cam {
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let retention = self.base.select(observation, rows);
         if self.base.decode_rows(observation.layer).is_some() {
+            self.order.reserve_exact(self.slots);
+            self.spills.reserve_exact(self.most_spills);
             let everything: Vec<Pos>;
             let attention = self.attention(observation);
             let all = match &retention {
@@ -241,6 +249,12 @@ impl Policy for Cam {
 
     fn decode_rows(&self, layer: usize) -> Option<usize> {
         self.base.decode_rows(layer)
+    }
+
+    fn bytes(&self) -> u64 {
+        let order = self.slots * size_of::<(Pos, u32)>();
+        let spills = self.most_spills * size_of::<Spill>();
+        self.base.bytes() + self.seen.bytes() + (order + spills) as u64
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {

@@ -81,6 +81,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             chosen_window: 0,
             leader: Retention::Everything,
+            leader_rows: 0,
         }))
     },
 };
@@ -103,6 +104,8 @@ pub struct ChunkKv {
     chosen_window: usize,
     /// What the last layer that scored has kept.
     leader: Retention,
+    /// Positions in that list, over all kv heads.
+    leader_rows: usize,
 }
 
 impl ChunkKv {
@@ -170,6 +173,8 @@ impl Policy for ChunkKv {
             self.sinks = 0;
         }
         self.leader = Retention::Everything;
+        let shared = self.reuse > 1 && budget < prompt.tokens;
+        self.leader_rows = if shared { model.kv_heads * budget } else { 0 };
         uniform_rows(
             INFO.name,
             model,
@@ -201,7 +206,14 @@ impl Policy for ChunkKv {
         } else {
             heads.iter().map(|head| self.keep(head, rows)).collect()
         };
-        self.leader = Retention::Keep(kept);
-        self.leader.clone()
+        let kept = Retention::Keep(kept);
+        if self.reuse > 1 {
+            self.leader = kept.clone();
+        }
+        kept
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.leader_rows * size_of::<Pos>()) as u64
     }
 }

@@ -66,6 +66,8 @@ pub(crate) fn capped(
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             rows: Vec::new(),
             extra: 0,
+            kv_heads: 0,
+            most_slots: 0,
             layers: Vec::new(),
             order: Vec::new(),
         }),
@@ -92,14 +94,14 @@ pub struct DecodeCap {
     rows: Vec<usize>,
     /// Rows that each head may have beside what it kept of the prompt.
     extra: usize,
+    kv_heads: usize,
+    /// Slots of the largest head just before a cut.
+    most_slots: usize,
     /// `[layers][kv_heads]`
     layers: Vec<Vec<Head>>,
     /// `[slots]`: slots by rank, scratch of a cut.
     order: Vec<u32>,
 }
-
-/// Room made in advance; an answer that needs more grows it.
-const MOST_SLOTS: usize = 1 << 20;
 
 impl Policy for DecodeCap {
     fn name(&self) -> &'static str {
@@ -132,6 +134,14 @@ impl Policy for DecodeCap {
         self.extra = self.cap - kept;
         self.rows = rows.iter().map(|&r| r.min(prompt.tokens)).collect();
         self.layers = vec![Vec::new(); model.layers];
+        self.order = Vec::new();
+        self.kv_heads = model.kv_heads;
+        let most = |(layer, &rows): (usize, &usize)| {
+            let more = self.base.most_rows(layer, rows).saturating_sub(rows);
+            rows.min(prompt.tokens) + more.min(prompt.tokens.saturating_sub(rows))
+        };
+        let most = rows.iter().enumerate().map(most).max().unwrap_or(0);
+        self.most_slots = most + self.extra + self.every;
         Ok(rows)
     }
 
@@ -146,14 +156,13 @@ impl Policy for DecodeCap {
             Retention::Keep(heads) => heads[head].len(),
             Retention::Merge(heads) => heads[head].centres.len(),
         };
+        self.order.reserve_exact(self.most_slots);
         let heads: Vec<Head> = (0..observation.kv_heads)
             .map(|head| {
                 let share = kept(head) + self.extra;
-                let most = share.saturating_add(self.every).min(MOST_SLOTS);
-                self.order.reserve(most.saturating_sub(self.order.len()));
                 Head {
                     share,
-                    seen: Vec::with_capacity(most),
+                    seen: Vec::with_capacity(share + self.every),
                 }
             })
             .collect();
@@ -164,6 +173,12 @@ impl Policy for DecodeCap {
     fn decode_rows(&self, layer: usize) -> Option<usize> {
         let most = self.rows[layer].saturating_add(self.extra);
         Some(most.saturating_add(self.every - 1))
+    }
+
+    fn bytes(&self) -> u64 {
+        let slots = (self.rows.iter()).map(|rows| rows + self.extra + self.every);
+        let seen = slots.sum::<usize>() * self.kv_heads * size_of::<f32>();
+        self.base.bytes() + (seen + self.most_slots * size_of::<u32>()) as u64
     }
 
     fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {

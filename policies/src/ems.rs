@@ -121,6 +121,10 @@ pub struct Ems {
     /// First tokens that are always kept.
     pub sinks: usize,
     rules: Rules,
+    /// Entries and rows that a head may fill.
+    entries: usize,
+    rows: usize,
+    kv_heads: usize,
     /// `[layers][kv_heads]`
     heads: Vec<Vec<Head>>,
 }
@@ -164,6 +168,9 @@ impl Policy for Ems {
             sinks: self.sinks,
         };
         self.heads = vec![Vec::new(); model.layers];
+        self.kv_heads = model.kv_heads;
+        self.rows = prompt.slots(centres + window);
+        self.entries = prompt.slots(self.rules.entries);
         // Also without anything to cut: the answer goes on merging.
         let needed = window.saturating_add(self.sinks).saturating_add(1);
         let shortest = PromptShape {
@@ -193,7 +200,7 @@ impl Policy for Ems {
                 true => whole(&loc),
                 false => self.merge(&glo, &loc, &keys[part.clone()], &values[part]),
             };
-            heads.push(Head::new(&kept, &glo, &loc, &self.rules));
+            heads.push(Head::new(&kept, &glo, &loc, (self.entries, self.rows)));
             merged.push(kept);
         }
         self.heads[observation.layer] = heads;
@@ -212,6 +219,10 @@ impl Policy for Ems {
             entries: self.rules.entries,
             numbers: Head::NUMBERS,
         })
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.heads.len() * self.kv_heads * self.rows * Head::ROW_BYTES) as u64
     }
 
     fn step_classes(&mut self, step: &ClassStep<'_>) -> ClassChange {
@@ -297,8 +308,8 @@ impl Ems {
     }
 }
 
-/// Eq. 2 over the given tokens, written to `scores`.
-pub(crate) fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
+/// EMS's score of each token (eq. 2), `max(glo * sum(loc) / sum(glo), loc)`, written to `scores`.
+pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
     let sum = |x: &[f32]| x.iter().map(|&x| f64::from(x)).sum::<f64>();
     let factor = (sum(loc) / sum(glo)) as f32;
     for ((s, g), l) in scores.iter_mut().zip(glo).zip(loc) {

@@ -72,8 +72,16 @@ impl Head {
     /// f32 numbers per entry: three that last and two of scratch.
     pub(crate) const NUMBERS: usize = 5;
 
-    /// A head after the prompt; `glo`, `loc` `[n]`.
-    pub(crate) fn new(kept: &MergedHead, glo: &[f32], loc: &[f32], rules: &Rules) -> Self {
+    /// Bytes per row, all scratch.
+    pub(crate) const ROW_BYTES: usize = size_of::<Option<Standing>>() + size_of::<u32>();
+
+    /// A head after the prompt, with room for so many `(entries, rows)`; `glo`, `loc` `[n]`.
+    pub(crate) fn new(
+        kept: &MergedHead,
+        glo: &[f32],
+        loc: &[f32],
+        (most, rows): (usize, usize),
+    ) -> Self {
         let of = |numbers: &[f32]| {
             let held = kept.entries.iter().map(|e| numbers[e.pos.0 as usize]);
             held.collect::<Vec<f32>>()
@@ -85,10 +93,6 @@ impl Head {
             ..Self::default()
         };
         // All memory is made here, and only what this head can fill.
-        let most = rules.entries.saturating_add(1).min(1 << 20);
-        let rows = (rules.centres + rules.window)
-            .saturating_add(1)
-            .min(1 << 20);
         for list in [&mut head.glo, &mut head.past, &mut head.cur] {
             list.reserve_exact(most.saturating_sub(list.len()));
         }

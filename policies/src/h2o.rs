@@ -107,7 +107,8 @@ impl Policy for H2o {
                 tokens: prompt.tokens,
             });
         }
-        self.scores.start(model.layers, budget.saturating_add(1));
+        let slots = prompt.slots(budget);
+        self.scores.start(model.layers, model.kv_heads, slots);
         Ok(vec![budget; model.layers])
     }
 
@@ -131,6 +132,10 @@ impl Policy for H2o {
             true => Retention::Everything,
             false => Retention::Keep(kept),
         }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.scores.bytes()
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {

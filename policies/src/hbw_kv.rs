@@ -98,7 +98,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 };
 
 /// Blocks chosen in rounds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HbwKv {
     /// Observation window w; `None` follows the budget.
     pub window: Option<usize>,

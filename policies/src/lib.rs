@@ -42,7 +42,7 @@ pub use budget::Budget;
 pub use cam::{Cam, merge_probability};
 pub use chunkkv::ChunkKv;
 pub use decode_cap::DecodeCap;
-pub use ems::Ems;
+pub use ems::{Ems, global_local};
 pub use error::PolicyError;
 pub use expected_attention::ExpectedAttention;
 pub use full::Full;

@@ -42,7 +42,7 @@ impl ModelShape {
     }
 }
 
-/// The prompt as a policy may know it: how long it is, and where the question ends.
+/// The prompt as a policy may know it: how long it is, where the question ends, and how long the answer may get.
 ///
 /// ```text
 /// <|im_start|> user DOCUMENT Question: What is the code ? <|im_end|> <|im_start|> assistant
@@ -56,6 +56,17 @@ pub struct PromptShape {
     /// Tokens behind the question: the end of the template, the same for every question. A window of w counts from the
     /// question's end backwards and observes these besides. 0 where there is no template: then it is the papers' window.
     pub tail: usize,
+    /// Most tokens of the answer.
+    pub room: usize,
+}
+
+impl PromptShape {
+    /// Slots that a kv head fills at most, if it holds `rows` rows between two steps: one more for the newest token, and never
+    /// more than there are tokens.
+    pub fn slots(&self, rows: usize) -> usize {
+        let tokens = self.tokens.saturating_add(self.room);
+        tokens.min(rows.saturating_add(1))
+    }
 }
 
 /// Which keys a row of the observation window is normalised over.
@@ -297,6 +308,13 @@ pub trait Policy: Send {
     /// After [`Policy::step`]: what the slots it gave up leave to others. Must not allocate.
     fn spills(&self) -> &[Spill] {
         &[]
+    }
+
+    /// Bytes of what the method itself holds from [`Policy::select`] until the end of the answer: scores, marks and counters, its
+    /// scratch included, [`ClassTable::numbers`] not. Known once [`Policy::rows`] was called: so much is allocated while the
+    /// prompt is cut, and no more.
+    fn bytes(&self) -> u64 {
+        0
     }
 
     /// The method as one that ranks tokens, if it is.

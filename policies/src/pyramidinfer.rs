@@ -66,6 +66,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             chosen_recent: 0,
             alive: None,
+            most_alive: 0,
         }))
     },
 };
@@ -84,6 +85,8 @@ pub struct PyramidInfer {
     chosen_recent: usize,
     /// What the layer before kept of the tokens before the recent ones; `None` before the first cut.
     alive: Option<Vec<u32>>,
+    /// How many the first cut keeps.
+    most_alive: usize,
 }
 
 /// `[layers]`: rows that fall geometrically by `ratio` from first to last, `mean` on average: their sum is exact.
@@ -125,6 +128,7 @@ impl Policy for PyramidInfer {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         self.alive = None;
+        self.most_alive = 0;
         let sinks = self.sinks;
         self.chosen_recent = observed_rows(self.recent, (budget / 5).max(1), prompt, budget, sinks);
         let recent = self.chosen_recent;
@@ -135,7 +139,10 @@ impl Policy for PyramidInfer {
         let falling = geometric_rows(budget - recent, model.layers, self.ratio);
         // A first layer that could hold more than the prompt does not give the rest away: sets are nested.
         let cap = prompt.tokens - recent;
-        Ok(falling.iter().map(|rows| rows.min(&cap) + recent).collect())
+        let rows: Vec<usize> = falling.iter().map(|rows| rows.min(&cap) + recent).collect();
+        let first_cut = rows.iter().find(|rows| **rows < prompt.tokens);
+        self.most_alive = first_cut.map_or(0, |rows| rows - recent);
+        Ok(rows)
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
@@ -145,19 +152,28 @@ impl Policy for PyramidInfer {
         }
         let ramp = (observation.ramp).expect("PyramidInfer asked for a weighted window");
         let context = n - self.chosen_recent;
-        let before = self.alive.take();
-        let before = before.unwrap_or_else(|| (0..context as u32).collect());
         let mut scores = vec![0.0f32; context];
         for head in ramp.chunks_exact(n) {
             scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
         }
         scores[..self.sinks.min(context)].fill(f32::INFINITY);
-        let alive: Vec<f32> = before.iter().map(|&t| scores[t as usize]).collect();
-        let kept = top_positions(&alive, rows - self.chosen_recent);
-        let alive: Vec<u32> = kept.iter().map(|&i| before[i as usize]).collect();
+        // The list never grows: the first one's memory holds them all.
+        let before: Vec<u32> = match &self.alive {
+            Some(alive) => alive.clone(),
+            None => (0..context as u32).collect(),
+        };
+        let scores: Vec<f32> = before.iter().map(|&t| scores[t as usize]).collect();
+        let kept = top_positions(&scores, rows - self.chosen_recent);
+        let most = self.most_alive;
+        let alive = self.alive.get_or_insert_with(|| Vec::with_capacity(most));
+        alive.clear();
+        alive.extend(kept.iter().map(|&i| before[i as usize]));
         let recent = context as u32..n as u32;
         let kept: Vec<Pos> = alive.iter().copied().chain(recent).map(Pos).collect();
-        self.alive = Some(alive);
         Retention::Keep(vec![kept; observation.kv_heads])
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.most_alive * size_of::<u32>()) as u64
     }
 }

@@ -60,6 +60,8 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             drop: p.whole("drop", |d| d >= 1)?,
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             budget: 0,
+            slots: 0,
+            kv_heads: 0,
             layers: Vec::new(),
             seen: Vec::new(),
             order: Vec::new(),
@@ -79,6 +81,9 @@ pub struct Scissorhands {
     /// First tokens that are always kept.
     pub sinks: usize,
     budget: usize,
+    /// Slots that a head may fill.
+    slots: usize,
+    kv_heads: usize,
     layers: Vec<Layer>,
     /// `[slots]`: probabilities of one step.
     seen: Vec<f32>,
@@ -94,9 +99,6 @@ struct Layer {
     /// `[kv_heads][slots * words]`
     bits: Vec<Vec<u64>>,
 }
-
-/// Room made in advance; an answer that needs more grows it.
-const MOST_WORDS: usize = 1 << 22;
 
 impl Scissorhands {
     fn words(&self) -> usize {
@@ -151,9 +153,9 @@ impl Policy for Scissorhands {
         }
         self.budget = budget;
         self.layers = vec![Layer::default(); model.layers];
-        let most = budget.saturating_add(1).min(MOST_WORDS);
-        self.seen.reserve(most);
-        self.order.reserve(most);
+        self.kv_heads = model.kv_heads;
+        self.slots = prompt.slots(budget);
+        (self.seen, self.order) = (Vec::new(), Vec::new());
         Ok(vec![budget; model.layers])
     }
 
@@ -161,6 +163,8 @@ impl Policy for Scissorhands {
         let n = observation.tokens;
         let below = (observation.below).expect("Scissorhands asked for low scores");
         let words = self.words();
+        self.seen.reserve_exact(self.slots);
+        self.order.reserve_exact(self.slots);
         let mut layer = Layer {
             next: below.rows % self.history,
             bits: Vec::new(),
@@ -168,8 +172,7 @@ impl Policy for Scissorhands {
         let mut kept = Vec::new();
         for head in 0..observation.kv_heads {
             let chosen = top_positions(&self.scores(&below, head, n), rows.min(n));
-            let slots = self.budget.saturating_add(1).saturating_mul(words);
-            let mut bits = Vec::with_capacity(slots.min(MOST_WORDS));
+            let mut bits = Vec::with_capacity(self.slots * words);
             for &token in &chosen {
                 let first = (head * n + token as usize) * below.words();
                 let marks = &below.bits[first..first + below.words()];
@@ -187,6 +190,11 @@ impl Policy for Scissorhands {
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
         Some(self.budget)
+    }
+
+    fn bytes(&self) -> u64 {
+        let marks = self.layers.len() * self.kv_heads * self.words() * size_of::<u64>();
+        (self.slots * (marks + size_of::<f32>() + size_of::<u32>())) as u64
     }
 
     fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {

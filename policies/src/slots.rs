@@ -1,6 +1,6 @@
 //! Numbers that a method keeps per slot of the cache while an answer is written: one list per layer and kv head.
 //!
-//! All memory is made in `start`; the rest runs inside a decode step and allocates nothing.
+//! All memory is made in `set`, while the prompt is cut; what runs inside a decode step allocates nothing.
 
 use crate::Pos;
 
@@ -8,15 +8,22 @@ use crate::Pos;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SlotNumbers {
     layers: Vec<Vec<f32>>,
+    kv_heads: usize,
     capacity: usize,
 }
 
 impl SlotNumbers {
-    /// Forgets everything; `layers` layers will hold at most `capacity` slots per head.
-    pub(crate) fn start(&mut self, layers: usize, capacity: usize) {
+    /// Forgets everything; `layers` layers of `kv_heads` heads will hold at most `capacity` slots per head.
+    pub(crate) fn start(&mut self, layers: usize, kv_heads: usize, capacity: usize) {
         self.layers.clear();
         self.layers.resize(layers, Vec::new());
+        self.kv_heads = kv_heads;
         self.capacity = capacity;
+    }
+
+    /// Bytes of the numbers once every layer is set.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.layers.len() * self.kv_heads * self.capacity * size_of::<f32>()) as u64
     }
 
     /// Sets the numbers of `layer`: slot i of a head takes the value of its i-th kept position, `values(head, position)`.

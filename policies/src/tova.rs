@@ -39,6 +39,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             force_last: p.choice("force_last", &[("true", true), ("false", false)], true)?,
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             budget: 0,
+            slots: 0,
             scores: Vec::new(),
         }))
     },
@@ -52,6 +53,8 @@ pub struct Tova {
     /// First tokens that are always kept.
     pub sinks: usize,
     budget: usize,
+    /// Slots that a head may fill.
+    slots: usize,
     /// `[budget + 1]`: scores of one step.
     scores: Vec<f32>,
 }
@@ -88,20 +91,24 @@ impl Policy for Tova {
             });
         }
         self.budget = budget;
-        self.scores.clear();
-        // A prompt that is far below its budget needs no room for all of it at once.
-        self.scores.reserve(budget.saturating_add(1).min(1 << 24));
+        self.scores = Vec::new();
+        self.slots = prompt.slots(budget);
         Ok(vec![budget; model.layers])
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
+        self.scores.reserve_exact(self.slots);
         if n <= rows {
             return Retention::Everything;
         }
         let protected = self.protected();
         let kept = keep_best(self.layer_scores(observation), n, protected, rows);
         Retention::Keep(vec![kept; observation.kv_heads])
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.slots * size_of::<f32>()) as u64
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {

@@ -144,9 +144,12 @@ pub struct TreeKv {
     chosen_block: usize,
     /// Rows of the tree while answering.
     tree: usize,
+    /// Slots that a head may fill.
+    slots: usize,
+    kv_heads: usize,
     /// `[layers][kv_heads]`
     lines: Vec<Vec<Line>>,
-    /// `[budget + 1]`: one head's probabilities in one step.
+    /// `[slots]`: one head's probabilities in one step.
     seen: Vec<f32>,
 }
 
@@ -238,7 +241,8 @@ impl Policy for TreeKv {
         self.tree = budget - self.sinks - recent;
         self.lines = vec![Vec::new(); model.layers];
         self.seen = Vec::new();
-        self.seen.reserve(budget.saturating_add(1).min(1 << 24));
+        self.slots = prompt.slots(budget);
+        self.kv_heads = model.kv_heads;
         if n <= budget {
             return Ok(vec![budget; model.layers]);
         }
@@ -255,6 +259,7 @@ impl Policy for TreeKv {
         let n = observation.tokens;
         let window = observation.window.expect("TreeKV asked for a window");
         let observed = self.chosen_block.min(n);
+        self.seen.reserve_exact(self.slots);
         let layout = self.layout(n).filter(|_| n > self.budget);
         let mut lines = Vec::with_capacity(observation.kv_heads);
         let mut heads = Vec::with_capacity(observation.kv_heads);
@@ -276,9 +281,9 @@ impl Policy for TreeKv {
                 }
             };
             let mut line = Line {
-                slots: Vec::with_capacity(self.budget.min(1 << 24) + 1),
-                sums: Vec::with_capacity(self.budget.min(1 << 24) + 1),
-                counts: Vec::with_capacity(self.budget.min(1 << 24) + 1),
+                slots: Vec::with_capacity(self.slots),
+                sums: Vec::with_capacity(self.slots),
+                counts: Vec::with_capacity(self.slots),
                 idx: 0,
             };
             line.slots.extend(0..kept.len() as u32);
@@ -297,6 +302,12 @@ impl Policy for TreeKv {
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
         Some(self.budget)
+    }
+
+    fn bytes(&self) -> u64 {
+        let per_slot = 2 * size_of::<u32>() + size_of::<f32>();
+        let lines = self.lines.len() * self.kv_heads * per_slot;
+        (self.slots * (lines + size_of::<f32>())) as u64
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {

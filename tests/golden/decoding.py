@@ -1,5 +1,5 @@
 """Answers of the methods that let go of many rows at once, and merged values: `python decoding.py` writes
-`selections/decoding.json.gz` and `selections/merged.json.gz`.
+`selections/decoding.json.gz`, `selections/merged.json.gz` and `selections/merged_while_answering.json.gz`.
 
 Probabilities of the steps are drawn as `selections_many.py` says, from `seed`; a case begins with one token that saw itself. `held`
 is, after each step, what the only kv head holds (as ranges); two query heads share it.
@@ -12,7 +12,7 @@ import numpy as np
 
 import oracle
 import selections
-from selections_many import FOLDER
+from selections_many import ANSWERS, CUTS, FOLDER, MARGIN, Rows, draw_case
 
 GROUP, STEPS, BITS = 2, 90, 16
 
@@ -79,27 +79,132 @@ def make() -> list[dict]:
     return cases
 
 
+class Uniform:
+    """CaM's generator: splitmix64 from `seed`, the 24 high bits of each state as a number from 0 to 1. Stands in for numpy's."""
+
+    def __init__(self, seed: int):
+        self.state, self.drawn = seed, []
+
+    def random(self) -> float:
+        mask = (1 << 64) - 1
+        self.state = (self.state + 0x9E3779B97F4A7C15) & mask
+        z = self.state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        self.drawn.append(((z ^ (z >> 31)) >> 40) / 2 ** 24)
+        return self.drawn[-1]
+
+
 def merged() -> list[dict]:
-    """CaM at the end of a prompt: SnapKV's rows of drawn tensors, and what their values become."""
+    """CaM at the end of a prompt: SnapKV's rows of drawn tensors, and what their values become. Every other case after the first
+    hundred draws its merges; one that is drawn within a hair of its probability is left out."""
     cases = []
-    for seed in range(1, 101):
+    for seed in range(1, 581):
         rng = np.random.default_rng(seed)
         kv_heads, group, w, m = int(rng.integers(1, 4)), (1, 2, 4, 7)[seed % 4], int(rng.integers(1, 6)), int(rng.integers(1, 8))
-        n = int(rng.integers(20, 50))
-        case = {"method": "cam", "seed": seed, "n": n, "q_heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": 4,
-                "budget": int(rng.integers(w + 3, n)), "set": {"base": "snapkv", "sinks": 2, "w": w, "kernel": 1, "m": m}}
+        n = int(rng.integers(20, 50)) if seed <= 100 else int(rng.integers(12, 26))
+        case = {"method": "cam", "seed": seed, "n": n, "q_heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": 4 if seed <= 100 else 2,
+                "budget": int(rng.integers(w + 3, max(n, w + 4))), "set": {"base": "snapkv", "sinks": 2, "w": w, "kernel": 1, "m": m}}
+        uniform = None
+        if seed > 100 and seed // 4 % 2:
+            case["set"] |= {"mode": "sample", "seed": 7 * seed}
+            uniform = Uniform(7 * seed)
         q, k, v = selections.tensors(case)
         kept = selections.snapkv(case | {"set": {"w": w, "kernel": 1, "pooling": "max", "group": "mean", "sinks": 2}})
         if kept is None:
             continue
         seen = oracle.group_reduce(oracle.attn_probs(q[:, -w:], k).sum(1), kv_heads)
-        values = [oracle.cam_merge(head, rows, a, m)[0][rows] for head, rows, a in zip(v, kept, seen)]
+        mode = "sample" if uniform else "expected"
+        found = [oracle.cam_merge(head, rows, a, m, mode, uniform) for head, rows, a in zip(v, kept, seen)]
+        if uniform and any(abs(u - p) < 1e-5 for u, p in zip(uniform.drawn, probabilities(found))):
+            continue
+        values = [out[rows] for (out, _), rows in zip(found, kept)]
         cases.append(case | {"kept": [selections.ranges(rows) for rows in kept], "values": [np.round(x, 6).reshape(-1).tolist() for x in values]})
     return cases
 
 
+def probabilities(found) -> list[float]:
+    """Of the tokens that have targets, in the order in which they were drawn."""
+    return [p for _, info in found for targets, p, _ in info.values() if targets]
+
+
+def merged_while_answering() -> list[dict]:
+    """CaM over the methods that evict while they answer. `values` is what the rows hold after the last step, per kv head by
+    position, `steps_of` what left in each step: `[position, targets, share of the value in millionths]` per kv head, `[]` for
+    nothing. Values of prompt and answer are drawn after the prompt's tensors, `[kv_heads, steps, head_dim]`."""
+    cases, again = [], 0
+    for number in range(10_000):
+        if len(cases) == 240:
+            break
+        rng = np.random.default_rng(9000 + number)
+        base = ("h2o", "tova", "streaming_llm", "treekv")[len(cases) % 4]
+        case = draw_case(base, number, True, rng)
+        case["steps"], case["bits"], case["head_dim"] = 24, 16, 2
+        case.pop("repeat", None)
+        case["n"] = max(min(case["n"], 30), case["budget"] - 8, 2)
+        kept = CUTS[base](case)
+        if kept is None:
+            continue
+        m, sampled = int(rng.integers(1, 9)), bool(rng.integers(2))
+        uniform = Uniform(number) if sampled else None
+        found = merge_answer(case, kept, m, uniform)
+        if found is None:
+            again += 1
+            continue
+        case["set"] |= {"base": base, "m": m} | ({"mode": "sample", "seed": number} if sampled else {})
+        case |= {"method": "cam", "answer": case.pop("steps"), "kept": [selections.ranges(rows) for rows in kept]} | found
+        cases.append(case)
+    print(f"cam while answering: {len(cases)} cases, {again} drawn again")
+    return cases
+
+
+def merge_answer(case: dict, kept, m: int, uniform: Uniform | None):
+    q, k, v = selections.tensors(case)
+    n, hkv, d, s = case["n"], case["kv_heads"], case["head_dim"], case["set"]
+    count = (case["q_heads"] + 2 * hkv) * n * d
+    new_values = selections.draw(case["seed"], count + hkv * case["steps"] * d)[count:].reshape(hkv, case["steps"], d)
+    # What CaM observes of the prompt: its base's window, or its own.
+    w = {"tova": 1, "treekv": s.get("block", 0)}.get(case["method"]) or (32 if case["budget"] >= 256 else 16 if case["budget"] >= 128 else 8)
+    seen = oracle.group_reduce(oracle.attn_probs(q[:, -min(w, n):], k).sum(1), hkv)
+    held = [{int(p): float(a[p]) for p in rows} for rows, a in zip(kept, seen)]
+    values = [{int(p): np.array(head[p]) for p in rows} for rows, head in zip(kept, v)]
+    take, rows, steps = ANSWERS[case["method"]](case, kept), Rows(case), []
+    for t in range(case["steps"]):
+        new = n + t
+        probabilities = rows.step(len(held[0]) + 1)
+        after = take(new, probabilities)
+        if after is None:
+            return None
+        steps.append([])
+        for head, row, left, own, fresh in zip(held, probabilities.mean(1), after, values, new_values):
+            head[new], own[new] = 0.0, np.array(fresh[t])
+            for position, p in zip(sorted(head), row):
+                head[position] += p
+            gone = ({*head} - {*map(int, left)}) or None
+            if gone is None:
+                steps[-1].append([])
+                continue
+            (gone,) = gone
+            targets = [p for p in sorted(head) if p > gone][:m]
+            if not targets:
+                steps[-1].append([gone, 0, 0])
+            else:
+                p = min(1.0, head[gone] / np.mean([head[t] for t in targets]))
+                if uniform is not None:
+                    u = uniform.random()
+                    if abs(u - p) < MARGIN:
+                        return None
+                    p = float(u < p)
+                for target in targets:
+                    own[target] = own[target] + p * own[gone] / len(targets)
+                steps[-1].append([gone, len(targets), round(p / len(targets) * 1e6)])
+            del head[gone], own[gone]
+    return {"steps_of": steps, "values": [np.round([own[p] for p in sorted(own)], 6).reshape(-1).tolist() for own in values]}
+
+
 def write() -> None:
-    for name, cases in (("decoding.json.gz", make()), ("merged.json.gz", merged())):
+    for name, cases in (("decoding.json.gz", make()), ("merged.json.gz", merged()),
+                        ("merged_while_answering.json.gz", merged_while_answering())):
         lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
         (FOLDER / name).write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), 9, mtime=0))
 

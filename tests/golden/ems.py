@@ -107,19 +107,22 @@ def rounded(x) -> list:
     return np.round(np.asarray(x) * 1e6).astype(int).ravel().tolist()
 
 
+def draw_case(i: int, rng: np.random.Generator) -> dict:
+    pick = lambda options: options[int(rng.integers(len(options)))]
+    group, kv_heads, sinks = (1, 2, 4, 7)[i % 4], pick((1, 2)), (0, 2, 4)[i % 3]
+    w = pick((1, 4, 8))
+    budget = w + sinks + pick((1, 4, 12, 24))
+    n = int(budget + rng.integers(-3, 100))
+    return {"method": "ems", "seed": int(rng.integers(1, 1 << 31)), "n": max(n, w + sinks + 2), "q_heads": group * kv_heads,
+            "kv_heads": kv_heads, "head_dim": pick((8, 8, 16)), "budget": budget, "answer": pick((0, 3, 12, 30)),
+            "set": {"w": w, "kernel": pick((1, 3, 7)), "gamma": pick((1, 1.5, 2, 4, 4, 30)), "tau": pick((-1, 0.0, 0.1, 0.3, 0.6, 2)),
+                    "protect": pick((None, 0, 2)), "positions": ("original", "reassigned")[i // 2 % 2], "sinks": sinks}}
+
+
 def make() -> list[dict]:
     rng, made, refused, done = np.random.default_rng(31), [], 0, Counter()
-    pick = lambda options: options[int(rng.integers(len(options)))]
     while len(made) < CASES:
-        i = len(made)
-        group, kv_heads, sinks = (1, 2, 4, 7)[i % 4], pick((1, 2)), (0, 2, 4)[i % 3]
-        w = pick((1, 4, 8))
-        budget = w + sinks + pick((1, 4, 12, 24))
-        n = int(budget + rng.integers(-3, 100))
-        case = {"method": "ems", "seed": int(rng.integers(1, 1 << 31)), "n": max(n, w + sinks + 2), "q_heads": group * kv_heads,
-                "kv_heads": kv_heads, "head_dim": pick((8, 8, 16)), "budget": budget, "answer": pick((0, 3, 12, 30)),
-                "set": {"w": w, "kernel": pick((1, 3, 7)), "gamma": pick((1, 1.5, 2, 4, 4, 30)), "tau": pick((-1, 0.0, 0.1, 0.3, 0.6, 2)),
-                        "protect": pick((None, 0, 2)), "positions": ("original", "reassigned")[i // 2 % 2], "sinks": sinks}}
+        case = draw_case(len(made), rng)
         heads, decisions, numbers = run(case, None)
         for acts in case.pop("acts", []):
             done.update(acts)

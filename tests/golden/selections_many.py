@@ -26,6 +26,7 @@ from ties import any_near_tie, near_tie
 
 FOLDER = Path(__file__).parent / "selections"
 COUNT, ANSWERED = 400, 120  # cases that only cut a prompt, and cases that go on answering
+ONE_LAYER = 40  # cases of PyramidKV in a model of one layer, whose pyramid is its mean
 MARGIN = 2e-5
 
 # --- cutting the prompt -------------------------------------------------------------------------------------------------
@@ -235,9 +236,12 @@ ANSWERS = {"streaming_llm": answer_streaming_llm, "h2o": answer_h2o, "tova": ans
 def cases(method: str) -> list[dict]:
     rng, made, again = np.random.default_rng(sum(method.encode())), [], 0
     wanted = COUNT + ANSWERED if method in ANSWERS else COUNT + 100
+    wanted += ONE_LAYER if method == "pyramidkv" else 0
     while len(made) < wanted:
         answers = method in ANSWERS and len(made) >= COUNT
         case = draw_case(method, len(made), answers, rng)
+        if method == "pyramidkv" and len(made) >= wanted - ONE_LAYER:
+            case |= {"layers": 1, "layer": 0}
         kept = CUTS[method](case)
         evicted = answer(case, kept, ANSWERS[method]) if answers and kept is not None else None
         if kept is None or (answers and evicted is None):

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use crate::cases::Case;
+
 /// The folder of the repository.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -165,4 +167,37 @@ pub fn fingerprint(path: &Path) -> String {
         (value ^ u64::from_le_bytes(*word)).wrapping_mul(0x100_0000_01B3)
     });
     format!("{value:016x}")
+}
+
+/// The toy of the specification's worked examples (24 tokens, 4 query heads, 2 kv heads of 8) for a method; `inputs` are the
+/// fixture's. What is kept is the caller's to say.
+pub fn toy(inputs: &Value, method: &str, set: &[(&str, &str)], budget: usize) -> Case {
+    let flat = |tensor: &Value| -> Vec<f32> {
+        let heads: Vec<Vec<Vec<f32>>> = serde_json::from_value(tensor.clone()).expect("a tensor");
+        heads.into_iter().flatten().flatten().collect()
+    };
+    let (q, k) = (flat(&inputs["q"]), flat(&inputs["k"]));
+    let v = match &inputs["v"] {
+        Value::Null => vec![0.0; k.len()],
+        v => flat(v),
+    };
+    Case {
+        method: method.to_owned(),
+        set: (set.iter())
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect(),
+        budget,
+        layer: 0,
+        layers: 1,
+        n: 24,
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        q,
+        k,
+        v,
+        kept: Vec::new(),
+        seed: 0,
+        answered: None,
+    }
 }

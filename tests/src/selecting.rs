@@ -3,7 +3,7 @@
 //! Policies alone: attention comes from the case, or from the product's kernel; nothing here is a model or a cache of the engine.
 
 use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
-use kept_engine::observe::{LastQueries, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_policies::{
     BelowAverage, FutureQueries, ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row,
     Softmax, StepObservation, build,
@@ -51,6 +51,7 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
             &PromptShape {
                 tokens: case.n,
                 tail: 0,
+                room: usize::MAX,
             },
             case.budget,
         )
@@ -58,11 +59,18 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     let needs = policy.needs(case.layer);
     let window = needs.window.map(|window| match measured {
         Measured::Slowly => case.observed(window),
-        Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax, false),
+        Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax),
     });
     let column_sums = needs.column_sums.then(|| match measured {
         Measured::Slowly => case.column_sums(),
-        Measured::ByKernel => by_kernel(case, case.n, Softmax::All, true),
+        Measured::ByKernel => last_queries(case, |last| {
+            let mut known = vec![0.0; case.q_heads * case.n];
+            let mut sums = vec![0.0; case.q_heads * case.n];
+            let known = LogSumExp::Unknown(&mut known);
+            last.add_column_sums(known, &mut sums, &Stop::new())
+                .expect("nobody stops it");
+            sums
+        }),
     });
     let ramp = needs.ramp.map(|ramp| match measured {
         Measured::Slowly => case.ramp(ramp),
@@ -76,8 +84,8 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     let below = needs.below.map(|rows| match measured {
         Measured::Slowly => case.below(rows),
         Measured::ByKernel => last_queries(case, |last| {
-            let (rows, mut seen, mut bits) = (rows.min(case.n), Vec::new(), Vec::new());
-            last.below(rows, &mut seen, &mut bits, &Stop::new())
+            let (rows, mut bits) = (rows.min(case.n), Vec::new());
+            last.below(rows, &mut bits, &Stop::new())
                 .expect("nobody stops it");
             (rows, bits)
         }),
@@ -166,11 +174,10 @@ fn query_rows(case: &Case, rows: usize) -> Vec<f32> {
         .collect()
 }
 
-/// `[q_heads, n]`: what the last `rows` queries see, mean or sum over them.
-fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> {
+/// `[q_heads, n]`: what the last `rows` queries see, mean over them.
+fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
     let (n, d) = (case.n, case.head_dim);
     let (keys, queries) = (key_rows(case), query_rows(case, rows));
-    let ones = vec![1.0; rows];
     let task = WindowScores {
         shape: heads(case),
         scale: (1.0 / (d as f32).sqrt()).into(),
@@ -181,7 +188,7 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax, sum: bool) -> Vec<f32> 
             Softmax::All => Normalise::All,
             Softmax::Prefix => Normalise::Prefix,
         },
-        row_weights: sum.then_some(&ones),
+        row_weights: None,
     };
     let mut scores = vec![0.0; case.q_heads * n];
     window_scores(&task, &mut scores, &Stop::new()).expect("nobody stops it");
@@ -196,6 +203,21 @@ pub struct Replay {
     slots: Vec<Vec<Pos>>,
     /// `[kv_heads]`: the slot that was given up last.
     free: Vec<Option<usize>>,
+    /// What the slots that the last step gave up left to others.
+    left: Vec<Left>,
+}
+
+/// `share` times the value of the token at `from` was added to that of the token at `to`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Left {
+    /// The kv head.
+    pub head: usize,
+    /// Who goes.
+    pub from: u32,
+    /// Who stays.
+    pub to: u32,
+    /// The factor.
+    pub share: f32,
 }
 
 impl Replay {
@@ -208,7 +230,53 @@ impl Replay {
                 .map(|head| head.iter().copied().map(Pos).collect())
                 .collect(),
             free: vec![None; kept.len()],
+            left: Vec::new(),
         }
+    }
+
+    /// One kv head of one query head, after a prompt of `first.len()` tokens that all fit the budget; `first` is the attention that
+    /// each has got.
+    pub fn of_one_head(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> Self {
+        let set: Vec<(String, String)> = (set.iter())
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect();
+        let mut policy = build(method, &set).expect("a method");
+        let n = first.len();
+        let model = ModelShape {
+            layers: 1,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 8,
+        };
+        let prompt = PromptShape {
+            tokens: n,
+            tail: 0,
+            room: usize::MAX,
+        };
+        let rows = policy.rows(&model, &prompt, budget).expect("rows");
+        assert_eq!(policy.decode_rows(0), Some(budget));
+        let observation = Observation {
+            layer: 0,
+            tokens: n,
+            kv_heads: 1,
+            group: 1,
+            window: Some(first),
+            column_sums: Some(first),
+            ..Observation::default()
+        };
+        assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
+        Self::new(policy, 1, &[(0..n as u32).collect()])
+    }
+
+    /// A step of one head whose query sees the cached tokens with the probabilities `row`. Gives the positions that stay.
+    pub fn answer(&mut self, new: Pos, row: &[f32]) -> Vec<u32> {
+        self.step(new, |_, rank| row.get(rank).copied().unwrap_or(0.0));
+        self.held(0)
+    }
+
+    /// What the last step merged.
+    pub fn left(&self) -> &[Left] {
+        &self.left
     }
 
     /// One token at `new`. Its query sees the tokens of each head by position, the new one last: `probability(q_head, rank)`.
@@ -252,6 +320,14 @@ impl Replay {
         };
         let mut evict = vec![None; rows.len()];
         self.policy.step(&observation, &mut evict);
+        let of = |head: usize, Row(slot): Row| positions[firsts[head] + slot as usize].0;
+        let left = self.policy.spills().iter().map(|spill| Left {
+            head: spill.head,
+            from: of(spill.head, spill.from),
+            to: of(spill.head, spill.to),
+            share: spill.weight,
+        });
+        self.left = left.collect();
         let mut keep = vec![true; positions.len()];
         if self.policy.sweep(&observation, &mut keep) {
             for (slots, first) in self.slots.iter_mut().zip(&firsts) {

@@ -54,6 +54,55 @@ fn every_case_is_a_line_and_the_summary_adds_them_up() {
     assert!(summary[2]["share"].is_null(), "refused");
 }
 
+/// A grid that was stopped goes on where it was, and its file says which cases there are.
+#[test]
+fn a_grid_goes_on_where_it_was_stopped() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let grid = folder.path().join("cases.jsonl");
+    let picture = folder.path().join("grid.svg");
+    let of = |extra: &[&str]| {
+        let mut arguments = vec!["--grid", grid.to_str().expect("a path"), "--json"];
+        arguments.extend(extra);
+        needle(&arguments)
+    };
+    let whole = of(&["--picture", picture.to_str().expect("a path")]).json_lines();
+    let kept = std::fs::read_to_string(&grid).expect("the grid's file");
+    let lines: Vec<&str> = kept.lines().collect();
+    assert_eq!(lines.len(), 1 + 12, "a heading and twelve cases");
+    assert!(lines[0].contains("haystack_tokens"), "{}", lines[0]);
+    let svg = std::fs::read_to_string(&picture).expect("the picture");
+    assert!(svg.contains("512 tokens, depth 100 %"));
+
+    // As if it had been stopped in the middle of the seventh case.
+    let cut: String = lines[..7].iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(&grid, cut + &lines[7][..20]).expect("written");
+    let again = of(&[]).json_lines();
+    assert_eq!(again.len(), 6 + 1, "six cases and the summary");
+    assert_eq!(again.last(), whole.last(), "the same summary");
+    let mut before: Vec<&str> = kept.lines().collect();
+    let kept = std::fs::read_to_string(&grid).expect("the grid's file");
+    let mut after: Vec<&str> = kept.lines().collect();
+    (before.sort_unstable(), after.sort_unstable());
+    assert_eq!(before, after, "every case once");
+    assert_eq!(of(&[]).json_lines().len(), 1, "nothing is left to ask");
+
+    let summary = &whole.last().expect("a summary")["summary"][0];
+    let of = |name: &str| summary[name].as_f64().expect("a number");
+    assert_eq!(summary["cases"], 4);
+    assert!(of("low") <= of("share") && of("share") <= of("high"));
+
+    let other = folder.path().join("other.jsonl");
+    std::fs::write(&other, "some text\n").expect("written");
+    needle(&["--grid", other.to_str().expect("a path")]).refused(&["other.jsonl", "no grid"]);
+    assert_eq!(
+        std::fs::read_to_string(&other).expect("read"),
+        "some text\n"
+    );
+    let changed = lines[0].replace("haystack_tokens\":", "haystack_tokens\":1");
+    std::fs::write(&other, changed + "\n").expect("written");
+    needle(&["--grid", other.to_str().expect("a path")]).refused(&["another file"]);
+}
+
 #[test]
 fn bad_input_is_named() {
     needle(&["--lengths", "100"]).refused(&["--lengths 100", "256"]);

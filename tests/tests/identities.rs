@@ -133,7 +133,7 @@ proptest! {
     fn a_prompt_that_fits_is_untouched(d in drawn(), over in 0..9usize) {
         for method in methods() {
             let (mut policy, model) = (build(method.name, &[]).expect("a method"), d.model(3));
-            let rows = policy.rows(&model, &PromptShape { tokens: d.n, tail: 0 }, d.n + over);
+            let rows = policy.rows(&model, &PromptShape { tokens: d.n, tail: 0, room: usize::MAX }, d.n + over);
             // A tree needs room for its parts even then.
             if let Ok(rows) = rows {
                 prop_assert!(rows.iter().all(|&rows| rows >= d.n), "{}: {:?}", method.name, rows);
@@ -149,7 +149,7 @@ proptest! {
         let mut policy = build("chunkkv", &[
             ("w".into(), d.w.to_string()), ("sinks".into(), d.sinks.to_string()), ("reuse".into(), reuse.to_string()),
         ]).expect("chunkkv");
-        let rows = policy.rows(&d.model(layers), &PromptShape { tokens: d.n, tail: 0 }, d.budget()).expect("rows");
+        let rows = policy.rows(&d.model(layers), &PromptShape { tokens: d.n, tail: 0, room: usize::MAX }, d.budget()).expect("rows");
         let mut leader: Vec<Vec<u32>> = Vec::new();
         for (layer, &layer_rows) in rows.iter().enumerate() {
             // Every layer sees other attention.
@@ -207,7 +207,7 @@ proptest! {
             let leaves = |slots: &[u32]| {
                 let mut policy = build(method, &[("sinks".into(), "2".into())]).expect("a method");
                 let model = ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 8 };
-                policy.rows(&model, &PromptShape { tokens: 8, tail: 0 }, 8).expect("rows");
+                policy.rows(&model, &PromptShape { tokens: 8, tail: 0, room: usize::MAX }, 8).expect("rows");
                 let positions: Vec<Pos> = slots.iter().copied().map(Pos).collect();
                 let probabilities: Vec<f32> = slots.iter().map(|&p| weights[p as usize] as f32 / 1000.0).collect();
                 let mut evict = [None];
@@ -311,7 +311,15 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
         head_dim: 8,
     };
     let rows = policy
-        .rows(&model, &PromptShape { tokens: 1, tail: 0 }, budget)
+        .rows(
+            &model,
+            &PromptShape {
+                tokens: 1,
+                tail: 0,
+                room: usize::MAX,
+            },
+            budget,
+        )
         .expect("rows");
     let seen = [1.0f32];
     let observation = Observation {

@@ -3,7 +3,8 @@
 //! Taken along the full cache's answer: at each of its tokens (the first [`super::observer::WATCHED`]) the token's query, in the full
 //! cache, spreads a probability of 1 over everything before it; what lies on positions that the method holds at that moment,
 //! the token itself included, is recalled. Mean over the query heads of a layer and over the tokens. 1 means that the
-//! method has lost nothing that was looked at.
+//! method has lost nothing that was looked at. A token that shares a row with others takes part in attention as they do, so it
+//! is held; whether its key and value came through the merge is another question (KL asks it).
 //!
 //! ```text
 //! full attention   .5  .0  .3  .1  .1        held: 0, 3, 4       recall .5 + .1 + .1 = .7
@@ -12,7 +13,7 @@
 
 use kept_policies::Pos;
 
-use crate::CompactCache;
+use crate::{CompactCache, CompactLayer};
 
 /// Adds up recall, layer by layer, over the tokens of an answer.
 pub(crate) struct RecallSums {
@@ -37,7 +38,7 @@ impl RecallSums {
         for ((sum, cached), full) in layers.zip(attention) {
             let heads = cached.kv_heads();
             let rows = full.chunks_exact(full.len() / heads).enumerate();
-            let recalled: f64 = rows.map(|(h, row)| recalled(row, &cached.kept(h))).sum();
+            let recalled: f64 = rows.map(|(h, row)| recalled(row, &held(cached, h))).sum();
             *sum += recalled / heads as f64;
         }
         self.tokens += 1;
@@ -48,6 +49,12 @@ impl RecallSums {
         let mean = |sum: &f64| sum / self.tokens as f64;
         (self.tokens > 0).then(|| self.layers.iter().map(mean).collect())
     }
+}
+
+/// Positions that take part in attention in one kv head: alone in a row or merged.
+fn held(layer: &CompactLayer, head: usize) -> Vec<Pos> {
+    let entries = layer.entries(head).into_iter();
+    entries.map(|(position, _)| position).collect()
 }
 
 /// What lies on the `held` positions and on the last one, which is the token's own.
@@ -61,7 +68,34 @@ fn recalled(row: &[f32], held: &[Pos]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use kept_kernels::RowStore;
+    use kept_policies::{ClassTable, Entry, MergedHead, Positions, Retention};
+
     use super::*;
+
+    #[test]
+    fn a_token_that_shares_a_row_is_held() {
+        let keys = RowStore::uniform(1, 4, 2);
+        let entry = |pos, class| Entry {
+            pos: Pos(pos),
+            class,
+            weight: 1.0,
+        };
+        let merged = Retention::Merge(vec![MergedHead {
+            centres: vec![Pos(0), Pos(3)],
+            entries: vec![entry(0, 0), entry(2, 0), entry(3, 1)],
+        }]);
+        let table = ClassTable {
+            entries: 4,
+            numbers: 0,
+        };
+        let layer = CompactLayer::gather(&keys, &keys, 4, &merged, &[3], Positions::Original)
+            .with_table(&keys, &keys, &merged, table);
+        assert_eq!(layer.kept(0), [Pos(0), Pos(3)]);
+        assert_eq!(held(&layer, 0), [Pos(0), Pos(2), Pos(3)]);
+        let row = [0.5, 0.125, 0.25, 0.0625, 0.0625];
+        assert_eq!(recalled(&row, &held(&layer, 0)), 0.875);
+    }
 
     #[test]
     fn what_is_held_and_the_token_itself() {

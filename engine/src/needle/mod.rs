@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::{Engine, EngineError};
 
-pub use picture::{NeedleGrid, needle_picture};
+pub use picture::{NeedleCell, NeedleGrid, needle_picture};
 
 /// Other facts with the same attribute.
 const DISTRACTORS: usize = 3;

@@ -11,15 +11,49 @@ pub struct NeedleGrid {
     pub method: String,
     /// The budget, as it was asked for; empty for the full cache.
     pub budget: String,
-    /// `[depths][lengths]`: share of right answers, `None` where the method refuses the budget.
-    pub shares: Vec<Vec<Option<f64>>>,
+    /// `[depths][lengths]`
+    pub cells: Vec<Vec<NeedleCell>>,
+}
+
+/// Questions of one length and depth. Those whose budget the method refuses are not among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NeedleCell {
+    /// Answered right.
+    pub right: u32,
+    /// Asked.
+    pub asked: u32,
+}
+
+impl NeedleCell {
+    /// Share of right answers; `None` where nothing was asked.
+    pub fn share(self) -> Option<f64> {
+        (self.asked > 0).then(|| f64::from(self.right) / f64::from(self.asked))
+    }
+
+    /// Where the share of all such questions lies with 95 % confidence (Wilson's interval), if each question is a draw of its own.
+    pub fn interval(self) -> Option<(f64, f64)> {
+        let share = self.share()?;
+        let (n, z) = (f64::from(self.asked), 1.96f64);
+        let middle = (share + z * z / (2.0 * n)) / (1.0 + z * z / n);
+        let spread = (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
+        let half = z * spread / (1.0 + z * z / n);
+        Some(((middle - half).max(0.0), (middle + half).min(1.0)))
+    }
 }
 
 impl NeedleGrid {
-    /// Mean over all cells that have a figure.
+    /// All cells together.
+    pub fn whole(&self) -> NeedleCell {
+        let cells = self.cells.iter().flatten();
+        cells.fold(NeedleCell::default(), |sum, cell| NeedleCell {
+            right: sum.right + cell.right,
+            asked: sum.asked + cell.asked,
+        })
+    }
+
+    /// Share of right answers over all cells, if there are any.
     pub fn mean(&self) -> Option<f64> {
-        let known: Vec<f64> = self.shares.iter().flatten().flatten().copied().collect();
-        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+        self.whole().share()
     }
 }
 
@@ -68,11 +102,11 @@ pub fn needle_picture(
             // The full cache has no budget: it stands in the first column.
             let column = budgets.iter().position(|b| *b == grid.budget).unwrap_or(0);
             let x = left + column as f64 * (wide + GAP);
-            for (d, row) in grid.shares.iter().enumerate() {
-                for (l, share) in row.iter().enumerate() {
+            for (d, row) in grid.cells.iter().enumerate() {
+                for (l, cell) in row.iter().enumerate() {
                     let (x, y) = (x + l as f64 * CELL.0, y + d as f64 * CELL.1);
                     let says = format!("{} tokens, depth {:.0} %", lengths[l], 100.0 * depths[d]);
-                    let Some(share) = *share else {
+                    let Some(share) = cell.share() else {
                         svg.cell(x, y, CELL.0 - 1.0, CELL.1 - 1.0, TRACK, &says);
                         continue;
                     };
@@ -82,11 +116,31 @@ pub fn needle_picture(
                     svg.small(x, y, ink_on(share), Anchor::Middle, &text);
                 }
             }
-            let mean = grid
-                .mean()
-                .map_or("refused".into(), |m| format!("mean {:.0} %", 100.0 * m));
+            let mean = grid.whole().interval().zip(grid.mean());
+            let mean = mean.map_or("refused".into(), |((low, high), mean)| {
+                let [mean, low, high] = [mean, low, high].map(|share| 100.0 * share);
+                format!("mean {mean:.0} % ({low:.0} to {high:.0})")
+            });
             svg.small(x, y + high + 12.0, INK, Anchor::Start, &mean);
         }
     }
     svg.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_holds_the_share_and_narrows_with_questions() {
+        let of = |right, asked| NeedleCell { right, asked }.interval().expect("asked");
+        // Wilson's interval of 8 in 10, as tables have it.
+        let (low, high) = of(8, 10);
+        assert!((low - 0.490).abs() < 1e-3 && (high - 0.943).abs() < 1e-3);
+        assert_eq!(of(0, 4).0, 0.0);
+        assert!(of(4, 4).1 == 1.0 && of(4, 4).0 > 0.5);
+        let (low_of_many, high_of_many) = of(80, 100);
+        assert!(low_of_many > low && high_of_many < high);
+        assert_eq!(NeedleCell::default().interval(), None);
+    }
 }

@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos, Positions, PromptShape};
+use kept_policies::{Policy, PolicyError, Pos, Positions, PromptShape};
 
-use crate::compact::CompactCache;
+use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
 use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
 
-use reader::Reader;
+use reader::{Read, Reader};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
@@ -69,6 +69,14 @@ pub struct PrefillOutcome {
     pub selecting: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
+}
+
+/// One of several methods that cut the same reading.
+pub struct Cut<'a> {
+    /// The method.
+    pub policy: &'a mut dyn Policy,
+    /// Rows per kv head and layer on average.
+    pub budget: usize,
 }
 
 impl<'a> Prefill<'a> {
@@ -114,68 +122,167 @@ impl<'a> Prefill<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let n = self.ids.len();
+        let Self { policy, budget, .. } = self;
+        let prompt = PromptShape {
+            tokens: self.ids.len(),
+            tail: self.tail,
+            room: self.room,
+        };
         let sizes = Sizes::new(
             self.model,
-            &mut *self.policy,
-            PromptShape {
-                tokens: n,
-                tail: self.tail,
-            },
-            self.budget,
+            &mut *policy,
+            prompt,
+            budget,
             self.room,
             self.chunk,
         )?;
-        let width = self.model.config().width;
-        let mut map = RetentionMap::new(n, self.model.config().kv_heads);
-        let mut layers = Vec::with_capacity(sizes.keeps.len());
-        let mut selecting = Duration::ZERO;
-        let mut reader = Reader::new(&self, &sizes);
-        for (layer, &keeps) in sizes.keeps.iter().enumerate() {
-            selecting += reader.read(layer, watch, stop)?;
-            let started = Instant::now();
-            layers.push(match keeps {
-                LayerKeeps::Window(window) => {
-                    map.push_window(window);
-                    reader.keep_window(window)
-                }
-                LayerKeeps::Cut(cut) => {
-                    let (compact, retention) = reader.cut(layer, cut, &mut *self.policy, stop)?;
-                    map.push(&retention);
-                    selecting += started.elapsed();
-                    watch.layer(cut, &compact);
-                    compact
-                }
-            });
-        }
+        let read = Read {
+            model: self.model,
+            ids: self.ids,
+            rope: self.rope,
+            every_row: self.every_row,
+        };
+        let mut cuts = [Cut { policy, budget }];
+        let outcome = read_and_cut(read, vec![sizes], &mut cuts, watch, stop)?.pop();
+        Ok(outcome.expect("one method, one outcome"))
+    }
+}
 
+/// One reading that several methods cut, each layer after its own attention: what takes the time, running every token through
+/// the model, happens once. Each outcome is, to the bit, that of a [`Prefill`] of its own.
+pub struct SharedPrefill<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// `[n]`: the prompt.
+    pub ids: &'a [u32],
+    /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
+    pub tail: usize,
+    /// Tokens that may follow the prompt.
+    pub room: usize,
+    /// Rotation for every position of the prompt.
+    pub rope: &'a RopeTable,
+}
+
+impl SharedPrefill<'_> {
+    /// Reads the prompt; in the order of `cuts` what each method made of it, or why it refuses its budget. Seconds of selecting
+    /// are each method's own; what several asked for and was measured once counts for the first.
+    ///
+    /// # Errors
+    /// As [`Prefill::run`], but for refusals.
+    pub fn run(
+        &self,
+        cuts: Vec<Cut<'_>>,
+        progress: &mut dyn FnMut(crate::Event),
+        stop: &Stop,
+    ) -> Result<Vec<Result<PrefillOutcome, PolicyError>>, EngineError> {
+        let prompt = PromptShape {
+            tokens: self.ids.len(),
+            tail: self.tail,
+            room: self.room,
+        };
+        let (mut taken, mut sizes, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+        for Cut { policy, budget } in cuts {
+            match Sizes::new(self.model, &mut *policy, prompt, budget, self.room, CHUNK) {
+                Ok(own) => {
+                    taken.push(Cut { policy, budget });
+                    sizes.push(own);
+                    refusals.push(None);
+                }
+                Err(refusal) => refusals.push(Some(refusal)),
+            }
+        }
+        let read = Read {
+            model: self.model,
+            ids: self.ids,
+            rope: self.rope,
+            every_row: false,
+        };
+        let mut outcomes = match taken.is_empty() {
+            true => Vec::new(),
+            false => read_and_cut(read, sizes, &mut taken, &mut Told(progress), stop)?,
+        }
+        .into_iter();
+        let result = |refusal: Option<PolicyError>| match refusal {
+            Some(refusal) => Err(refusal),
+            None => Ok(outcomes.next().expect("one for each that was taken")),
+        };
+        Ok(refusals.into_iter().map(result).collect())
+    }
+}
+
+/// Layer by layer: all tokens through the layer, then every method's cut.
+fn read_and_cut(
+    read: Read<'_>,
+    sizes: Vec<Sizes>,
+    cuts: &mut [Cut<'_>],
+    watch: &mut dyn Watch,
+    stop: &Stop,
+) -> Result<Vec<PrefillOutcome>, EngineError> {
+    let (n, width) = (read.ids.len(), read.model.config().width);
+    let kv_heads = read.model.config().kv_heads;
+    let mut maps = vec![RetentionMap::new(n, kv_heads); cuts.len()];
+    let mut layers: Vec<Vec<CompactLayer>> = cuts.iter().map(|_| Vec::new()).collect();
+    let mut selecting = vec![Duration::ZERO; cuts.len()];
+    let mut reader = Reader::new(read, &sizes);
+    for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
+        let measuring = reader.read(layer, watch, stop)?;
+        let own = match keeps {
+            LayerKeeps::Cut(own) => own,
+            LayerKeeps::Window(window) => {
+                for (map, layers) in maps.iter_mut().zip(&mut layers) {
+                    map.push_window(window);
+                    layers.push(reader.keep_window(window));
+                }
+                continue;
+            }
+        };
+        let asked = |sizes: &Sizes| {
+            let needs = sizes.needs[own];
+            needs.column_sums || needs.future.is_some()
+        };
+        if let Some(first) = sizes.iter().position(asked) {
+            selecting[first] += measuring;
+        }
+        for (which, cut) in cuts.iter_mut().enumerate() {
+            let started = Instant::now();
+            let (compact, retention) = reader.cut((layer, own), which, &mut *cut.policy, stop)?;
+            maps[which].push(&retention);
+            selecting[which] += started.elapsed();
+            watch.layer(own, &compact);
+            layers[which].push(compact);
+        }
+    }
+    let reading = reader.ledger();
+    let residual = reader.into_residual();
+    let hidden = match read.every_row {
+        true => residual,
+        false => residual[(n - 1) * width..].to_vec(),
+    };
+    let mut hidden = vec![hidden; cuts.len()].into_iter();
+    let all = (layers.into_iter().zip(maps).zip(selecting)).zip(sizes.into_iter().zip(cuts));
+    let outcome = |(((layers, map), selecting), (sizes, cut)): (_, (Sizes, &mut Cut<'_>))| {
         let cache = CompactCache {
             layers,
             next: Pos(n as u32),
             reassigned: sizes.positions == Positions::Reassigned,
             widest: sizes.max_capacity,
         };
-        let ledger = MemoryLedger {
-            weights: self.model.weights_bytes(),
-            layer_tiles: self.model.layer_tiles_bytes(),
-            rope: self.rope.bytes(),
-            kept_rows: cache.allocated_bytes(),
-            tables: cache.table_bytes(),
-            decode: 0,
-            ..reader.ledger()
-        };
-        let residual = reader.into_residual();
-        let hidden = match self.every_row {
-            true => residual,
-            false => residual[(n - 1) * width..].to_vec(),
-        };
-        Ok(PrefillOutcome {
+        PrefillOutcome {
+            ledger: MemoryLedger {
+                weights: read.model.weights_bytes(),
+                layer_tiles: read.model.layer_tiles_bytes(),
+                rope: read.rope.bytes(),
+                kept_rows: cache.allocated_bytes(),
+                tables: cache.table_bytes() + cut.policy.bytes(),
+                decode: 0,
+                ..reading
+            },
             cache,
             map,
-            hidden,
+            hidden: hidden.next().expect("one for each"),
             rows: sizes.rows,
             selecting,
-            ledger,
-        })
-    }
+        }
+    };
+    Ok(all.map(outcome).collect())
 }

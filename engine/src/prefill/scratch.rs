@@ -23,10 +23,10 @@ pub(super) struct Scratch {
     pub(super) window_queries: Vec<f32>,
     /// `[q_heads, n]`: what the window sees.
     pub(super) window_scores: Vec<f32>,
-    /// `[q_heads, n]`: what all rows see, where the method asks for it.
+    /// `[q_heads, n]`: what all rows see, where a method asks for it.
     pub(super) column_sums: Vec<f32>,
-    /// `[q_heads, first + chunk]`: what one chunk of rows sees.
-    pub(super) chunk_sums: Vec<f32>,
+    /// `[q_heads, chunk]`: log-sum-exp of the rows of one chunk, for the column sums.
+    pub(super) log_sum_exp: Vec<f32>,
     /// What only some methods ask for.
     pub(super) measured: Measured,
     /// Floats (4 bytes) of `measured` at its largest.
@@ -34,21 +34,23 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new(sizes: &Sizes, heads: HeadShape) -> Self {
-        let rows = || RowStore::uniform(heads.kv_heads, sizes.tokens, heads.head_dim);
+    /// Buffers for methods of these sizes, which cut the same reading.
+    pub(super) fn new(sizes: &[Sizes], heads: HeadShape) -> Self {
+        let rows = || RowStore::uniform(heads.kv_heads, sizes[0].tokens, heads.head_dim);
+        let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         Self {
             keys: rows(),
             values: rows(),
-            q: vec![0.0; sizes.q()],
-            k: vec![0.0; sizes.kv()],
-            v: vec![0.0; sizes.kv()],
-            attention: vec![0.0; sizes.q()],
-            window_queries: Vec::with_capacity(sizes.window_queries()),
-            window_scores: Vec::with_capacity(sizes.window_scores()),
-            column_sums: Vec::with_capacity(sizes.column_sums() / 2),
-            chunk_sums: Vec::with_capacity(sizes.column_sums() / 2),
+            q: vec![0.0; most(Sizes::q)],
+            k: vec![0.0; most(Sizes::kv)],
+            v: vec![0.0; most(Sizes::kv)],
+            attention: vec![0.0; most(Sizes::q)],
+            window_queries: Vec::with_capacity(most(Sizes::window_queries)),
+            window_scores: Vec::with_capacity(most(Sizes::window_scores)),
+            column_sums: Vec::with_capacity(most(Sizes::column_sums)),
+            log_sum_exp: vec![0.0; most(Sizes::log_sum_exp)],
             measured: Measured::default(),
-            measured_floats: sizes.measured(),
+            measured_floats: most(Sizes::measured),
         }
     }
 
@@ -61,7 +63,7 @@ impl Scratch {
             + self.window_queries.capacity()
             + self.window_scores.capacity()
             + self.column_sums.capacity()
-            + self.chunk_sums.capacity()
+            + self.log_sum_exp.len()
             + self.measured_floats;
         (floats * size_of::<f32>()) as u64
     }

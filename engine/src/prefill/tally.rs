@@ -10,12 +10,17 @@ use crate::{MemoryNow, Watch};
 /// What is in use while reading: the same scratch all the time, and ever more kept rows.
 pub(super) struct Tally {
     now: MemoryNow,
+    /// `[layers]`: what the method itself holds more after each layer.
+    method: Vec<u64>,
 }
 
 impl Tally {
     pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
         let ledger = sizes.ledger(model);
+        let layers = sizes.rows.len() as u64;
+        let after = |layer: u64| sizes.method * layer / layers;
         Self {
+            method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
             now: MemoryNow {
                 weights: ledger.weights,
                 kept_full: full_cache_bytes(model.config(), sizes.tokens),
@@ -25,10 +30,12 @@ impl Tally {
         }
     }
 
-    pub(super) fn cut(&mut self, layer: &CompactLayer) {
-        self.now.kept += layer.live_bytes();
-        self.now.tables += layer.table_bytes();
-        self.now.scratch += layer.allocated_bytes() - layer.live_bytes();
+    /// What is held of a layer; `layer` is the method's number of one that it has cut.
+    pub(super) fn cut(&mut self, layer: Option<usize>, cut: &CompactLayer) {
+        let method = layer.map_or(0, |layer| self.method[layer]);
+        self.now.kept += cut.live_bytes();
+        self.now.tables += cut.table_bytes() + method;
+        self.now.scratch += cut.allocated_bytes() - cut.live_bytes();
     }
 
     pub(super) fn report(

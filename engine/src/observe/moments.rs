@@ -1,0 +1,182 @@
+//! The queries that are expected after a prompt: what those of the prompt were, turned to the positions to come.
+
+use kept_kernels::HeadShape;
+use kept_models::RopeTable;
+use kept_policies::{Future, FutureQueries};
+
+/// Mean and covariance of queries before RoPE, added up row by row in f64.
+#[derive(Debug, Default)]
+pub struct QueryMoments {
+    shape: Option<HeadShape>,
+    rows: usize,
+    /// `[q_heads, head_dim]`
+    sums: Vec<f64>,
+    /// `[q_heads, head_dim, head_dim]`, lower triangle; empty where no covariance is wanted.
+    products: Vec<f64>,
+    mean: Vec<f32>,
+    covariance: Vec<f32>,
+}
+
+impl QueryMoments {
+    /// Floats (4 bytes) that all of it takes.
+    pub fn floats(shape: HeadShape, covariance: bool) -> usize {
+        let columns = shape.head_dim * usize::from(covariance) + 1;
+        3 * shape.q_heads * shape.head_dim * columns
+    }
+
+    /// Forgets everything; for `future` of a layer with these heads.
+    pub fn start(&mut self, shape: HeadShape, future: Future) {
+        let (mean, square) = (
+            shape.q_heads * shape.head_dim,
+            shape.q_heads * shape.head_dim * shape.head_dim * usize::from(future.covariance),
+        );
+        self.shape = Some(shape);
+        self.rows = 0;
+        for (numbers, len) in [(&mut self.sums, mean), (&mut self.products, square)] {
+            numbers.clear();
+            numbers.resize(len, 0.0);
+        }
+        for (numbers, len) in [(&mut self.mean, mean), (&mut self.covariance, square)] {
+            numbers.clear();
+            numbers.resize(len, 0.0);
+        }
+    }
+
+    /// Adds `queries [rows, q_heads, head_dim]` before RoPE.
+    pub fn add(&mut self, queries: &[f32]) {
+        let Some(shape) = self.shape else { return };
+        let dim = shape.head_dim;
+        for row in queries.chunks_exact(shape.q_heads * dim) {
+            self.rows += 1;
+            self.sums
+                .iter_mut()
+                .zip(row)
+                .for_each(|(s, x)| *s += f64::from(*x));
+            let squares = self.products.chunks_exact_mut(dim * dim);
+            for (square, q) in squares.zip(row.chunks_exact(dim)) {
+                for (i, line) in square.chunks_exact_mut(dim).enumerate() {
+                    let x = f64::from(q[i]);
+                    let line = &mut line[..=i];
+                    line.iter_mut()
+                        .zip(q)
+                        .for_each(|(s, y)| *s += x * f64::from(*y));
+                }
+            }
+        }
+    }
+
+    /// The statistics, turned by `turn` where the model rotates.
+    pub fn finish(&mut self, turn: Option<&AverageTurn>) -> Option<FutureQueries<'_>> {
+        let shape = self.shape?;
+        let (dim, n) = (shape.head_dim, self.rows.max(1) as f64);
+        for (mean, sum) in self.mean.iter_mut().zip(&self.sums) {
+            *mean = (sum / n) as f32;
+        }
+        let heads = self.covariance.chunks_exact_mut(dim * dim);
+        for (head, (covariance, products)) in
+            heads.zip(self.products.chunks_exact(dim * dim)).enumerate()
+        {
+            let sums = &self.sums[head * dim..][..dim];
+            for i in 0..dim {
+                for j in 0..=i {
+                    let value = products[i * dim + j] / n - sums[i] / n * (sums[j] / n);
+                    covariance[i * dim + j] = value as f32;
+                    covariance[j * dim + i] = value as f32;
+                }
+            }
+        }
+        if let Some(turn) = turn {
+            turn.rows(&mut self.mean, dim);
+            // R C R^T: turn every row of C, transpose (C is symmetric), turn every row again.
+            for covariance in self.covariance.chunks_exact_mut(dim * dim) {
+                turn.rows(covariance, dim);
+                for i in 0..dim {
+                    for j in 0..i {
+                        covariance.swap(i * dim + j, j * dim + i);
+                    }
+                }
+                turn.rows(covariance, dim);
+            }
+        }
+        Some(self.found())
+    }
+
+    /// What [`QueryMoments::finish`] gave last.
+    pub(super) fn found(&self) -> FutureQueries<'_> {
+        FutureQueries {
+            mean: &self.mean,
+            covariance: (!self.covariance.is_empty()).then_some(self.covariance.as_slice()),
+        }
+    }
+
+    /// Floats of one row of queries.
+    pub(super) fn width(&self) -> usize {
+        self.shape.map_or(0, |shape| shape.q_heads * shape.head_dim)
+    }
+}
+
+/// The mean of the rotations at the positions after a prompt.
+#[derive(Debug)]
+pub struct AverageTurn {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    pairing: kept_kernels::Pairing,
+}
+
+impl AverageTurn {
+    /// Over `positions` positions from `first` on.
+    pub fn new(rope: &RopeTable, first: usize, positions: usize) -> Self {
+        let pairs = rope.pairs();
+        let (mut cos, mut sin) = (vec![0.0f32; pairs], vec![0.0f32; pairs]);
+        let mut sums = vec![(0.0f64, 0.0f64); pairs];
+        for position in first..first + positions {
+            rope.fill(position, &mut cos, &mut sin);
+            for (sum, (c, s)) in sums.iter_mut().zip(cos.iter().zip(&sin)) {
+                sum.0 += f64::from(*c);
+                sum.1 += f64::from(*s);
+            }
+        }
+        let count = positions.max(1) as f64;
+        Self {
+            cos: sums.iter().map(|sum| (sum.0 / count) as f32).collect(),
+            sin: sums.iter().map(|sum| (sum.1 / count) as f32).collect(),
+            pairing: rope.pairing(),
+        }
+    }
+
+    /// Turns every row of `x [rows, head_dim]`.
+    fn rows(&self, x: &mut [f32], head_dim: usize) {
+        let rows = x.len() / head_dim;
+        kept_kernels::rotate(x, rows, head_dim, &self.cos, &self.sin, self.pairing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: HeadShape = HeadShape {
+        q_heads: 2,
+        kv_heads: 1,
+        head_dim: 2,
+    };
+
+    #[test]
+    fn moments_are_mean_and_covariance() {
+        let mut moments = QueryMoments::default();
+        let future = Future {
+            skip: 0,
+            positions: 1,
+            covariance: true,
+        };
+        moments.start(SHAPE, future);
+        moments.add(&[1.0, 2.0, 0.0, 0.0]);
+        moments.add(&[3.0, 8.0, 0.0, 0.0]);
+        let found = moments.finish(None).expect("started");
+        assert_eq!(found.mean, [2.0, 5.0, 0.0, 0.0]);
+        assert_eq!(
+            found.covariance.expect("asked for")[..4],
+            [1.0, 3.0, 3.0, 9.0]
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! One question answered by many methods over one reading: what takes the time, running the prompt through the model, happens once.
+//!
+//! Not here: how methods are compared (`fidelity/`), and an answer that is shown as it is written (`session.rs`).
+
+use kept_documents::Document;
+use kept_kernels::Stop;
+use kept_models::{RopeTable, StreamDecoder};
+use kept_policies::{Budget, Policy, PolicyError};
+
+use crate::{
+    Cut, Decoder, Engine, EngineError, Event, Method, PrefillOutcome, Prompt, SharedPrefill,
+};
+
+/// Bytes of caches that need not be asked for.
+const SMALL: u64 = 256 << 20;
+
+/// What several methods answer to one question.
+#[derive(Debug)]
+pub struct Answers {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// In the order of the runs: the answer, or why the method refuses its budget.
+    pub texts: Vec<Result<String, PolicyError>>,
+    /// How often the prompt was read.
+    pub readings: usize,
+}
+
+impl Engine {
+    /// Reads `document` with `question` and lets each of `runs` cut it and answer greedily in up to `max_tokens` tokens, as
+    /// [`Engine::ask`] would have it to the letter. Runs share a reading as long as their caches together are no larger than the
+    /// full cache, or 256 MiB: memory stays what it is for one.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`], but for refusals; stopped in an answer too.
+    pub fn ask_each(
+        &self,
+        document: &Document,
+        question: &str,
+        runs: &[(Method, Budget)],
+        max_tokens: usize,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Answers, EngineError> {
+        let model = self.model();
+        let prompt = Prompt::new(model, &document.text, question)?;
+        let n = prompt.len();
+        let room = self.room(n, max_tokens);
+        let rope = RopeTable::new(model.config(), n + room);
+        let mut texts = Vec::with_capacity(runs.len());
+        let mut readings = 0;
+        let mut left = runs;
+        while !left.is_empty() {
+            let (now, later) = left.split_at(self.sharing(left, n, room));
+            left = later;
+            readings += 1;
+            let build = |(method, _): &(Method, Budget)| method.build();
+            let mut policies = now.iter().map(build).collect::<Result<Vec<_>, _>>()?;
+            let mut cuts = Vec::with_capacity(now.len());
+            for (policy, (_, budget)) in policies.iter_mut().zip(now) {
+                let budget = self.budget_rows(Some(*budget), n)?;
+                let policy: &mut dyn Policy = &mut **policy;
+                cuts.push(Cut { policy, budget });
+            }
+            let prefill = SharedPrefill {
+                model,
+                ids: &prompt.ids,
+                tail: prompt.tail(),
+                room,
+                rope: &rope,
+            };
+            let outcomes = prefill.run(cuts, on_event, stop)?;
+            for (outcome, policy) in outcomes.into_iter().zip(&mut policies) {
+                texts.push(match outcome {
+                    Ok(outcome) => Ok(self.answer(&rope, &mut **policy, outcome, room, stop)?),
+                    Err(refusal) => Err(refusal),
+                });
+            }
+        }
+        Ok(Answers {
+            prompt_tokens: n,
+            texts,
+            readings,
+        })
+    }
+
+    /// How many of the first `runs` share a reading of `n` tokens; one at least.
+    pub(crate) fn sharing(&self, runs: &[(Method, Budget)], n: usize, room: usize) -> usize {
+        let full = (self.bytes_per_row() * n as u64).max(SMALL);
+        let mut held = 0;
+        let fits = |(method, budget): &&(Method, Budget)| {
+            // A method that refuses holds nothing.
+            let ledger = self.expected_ledger(n, method, Some(*budget), room);
+            held += ledger.map_or(0, |ledger| ledger.kept_rows + ledger.tables);
+            held <= full
+        };
+        runs.iter().take_while(fits).count().max(1)
+    }
+
+    /// A greedy answer over what one method kept.
+    fn answer(
+        &self,
+        rope: &RopeTable,
+        policy: &mut dyn Policy,
+        outcome: PrefillOutcome,
+        room: usize,
+        stop: &Stop,
+    ) -> Result<String, EngineError> {
+        let tokenizer = self.model().tokenizer()?;
+        let (rows, cache) = (outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(self.model(), rope, policy, rows, cache);
+        let (mut stream, mut text) = (StreamDecoder::new(), String::new());
+        let mut logits = decoder.logits_of(&outcome.hidden);
+        for _ in 0..room {
+            if stop.is_requested() {
+                return Err(EngineError::Stopped);
+            }
+            if logits.iter().any(|logit| logit.is_nan()) {
+                return Err(EngineError::NotANumber);
+            }
+            let token = kept_kernels::argmax(logits) as u32;
+            if tokenizer.is_end(token) {
+                break;
+            }
+            stream.push(tokenizer, token, &mut text);
+            logits = decoder.step(token, None);
+        }
+        stream.finish(&mut text);
+        Ok(text)
+    }
+}

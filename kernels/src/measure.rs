@@ -1,0 +1,136 @@
+//! What selection methods ask of rows one by one: their log-sum-exp, column sums from one that is known, marks for low scores.
+//!
+//! All three are passes of `window.rs` over tiles of 64 rows; nothing of size `rows x tokens` is ever held. Not here: the mean
+//! over a window ([`crate::window_scores`]), and what a method makes of the numbers.
+
+use crate::threads::SharedMut;
+use crate::window::{Pass, ROWS, visit_columns, write_log_sum_exp};
+use crate::{HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores};
+
+/// The last rows of a prompt, as far as it has been read, and all keys before and among them.
+///
+/// ```text
+/// tokens = 5, 2 rows          key row == position
+///          0 1 2 3 4
+/// query 3  x x x x
+/// query 4  x x x x x
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct LastRows<'a> {
+    /// Heads of the layer.
+    pub shape: HeadShape,
+    /// From dot products to logits.
+    pub scale: Scale,
+    /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
+    pub queries: &'a [f32],
+    /// Rotated keys; rows `0..tokens` of each head are valid, row == position.
+    pub keys: &'a RowStore,
+    /// Tokens read so far.
+    pub tokens: usize,
+}
+
+impl<'a> LastRows<'a> {
+    /// Number of query rows.
+    pub fn rows(&self) -> usize {
+        self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
+    }
+
+    fn window(&self) -> WindowScores<'a> {
+        WindowScores {
+            shape: self.shape,
+            scale: self.scale,
+            queries: self.queries,
+            keys: self.keys,
+            tokens: self.tokens,
+            normalise: Normalise::All,
+            row_weights: None,
+        }
+    }
+
+    /// Panics unless queries and keys fit and `log_sum_exp` is `[q_heads, rows]`.
+    fn check(&self, log_sum_exp: &[f32]) {
+        let (shape, rows) = (&self.shape, self.rows());
+        self.window().check_inputs();
+        assert_eq!(
+            log_sum_exp.len(),
+            shape.q_heads * rows,
+            "log_sum_exp must be [q_heads {}, rows {rows}]",
+            shape.q_heads
+        );
+    }
+}
+
+/// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of `exp(scale * query . key)`. Only for rows whose
+/// attention nobody needs: [`crate::prefill_attention`] gives the same on the way.
+pub fn log_sum_exp(
+    task: &LastRows<'_>,
+    log_sum_exp: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    task.check(log_sum_exp);
+    stop.check()?;
+    write_log_sum_exp(&task.window(), log_sum_exp, stop)
+}
+
+/// Adds the causal softmax probabilities of each key, summed over the rows, to the first `tokens` columns of `sums
+/// [q_heads, columns]`. `log_sum_exp [q_heads, rows]` is that of the rows.
+///
+/// One pass over the keys: a dot product and one exponential per row and key it sees. A prompt is added chunk by chunk.
+pub fn add_column_sums(
+    task: &LastRows<'_>,
+    log_sum_exp: &[f32],
+    sums: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    task.check(log_sum_exp);
+    let columns = sums.len() / task.shape.q_heads;
+    assert!(
+        sums.len() == columns * task.shape.q_heads && task.tokens <= columns,
+        "sums must be [q_heads {}, columns], at least {} columns, not {} numbers",
+        task.shape.q_heads,
+        task.tokens,
+        sums.len()
+    );
+    stop.check()?;
+    let pass = Pass::Add {
+        log_sum_exp,
+        row_weight: 1.0,
+        stride: columns,
+        out: SharedMut::new(sums),
+    };
+    visit_columns(&task.window(), &pass, stop)
+}
+
+/// Words that hold one bit for each of `rows` rows.
+pub fn words(rows: usize) -> usize {
+    rows.div_ceil(ROWS)
+}
+
+/// Writes `bits [kv_heads, tokens, words]`: bit i of a key's words is set where the i-th row gave the key less than the average
+/// of the keys it sees, `1 / t` for a row that sees t. The probabilities of a group's heads are averaged first. A row that cannot
+/// see a key sets nothing.
+pub fn mark_below_average(
+    task: &LastRows<'_>,
+    bits: &mut [u64],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let (shape, rows) = (&task.shape, task.rows());
+    let mut known = vec![0.0; shape.q_heads * rows];
+    log_sum_exp(task, &mut known, stop)?;
+    let words = words(rows);
+    assert_eq!(
+        bits.len(),
+        shape.kv_heads * task.tokens * words,
+        "bits must be [kv_heads {}, tokens {}, words {words}]",
+        shape.kv_heads,
+        task.tokens
+    );
+    // Tiles of rows that come before a key never visit it.
+    bits.fill(0);
+    let pass = Pass::Mark {
+        log_sum_exp: &known,
+        words,
+        bits: SharedMut::new(bits),
+    };
+    visit_columns(&task.window(), &pass, stop)
+}
