@@ -132,8 +132,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
 
 /// What the answer cost, in three lines; `expected` bytes were to be the peak.
 fn summary(answer: &Answer, method: &str, expected: u64) -> String {
-    let rows: usize = answer.rows_per_layer.iter().sum();
-    let mean = rows as f64 / answer.rows_per_layer.len().max(1) as f64;
+    let mean = answer.map.mean_rows();
     let mut text = format!(
         "{method}: kept {} of {} tokens per head · cache {} instead of {} ({:.0} %)\n",
         count(mean.round() as usize),

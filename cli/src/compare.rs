@@ -311,12 +311,11 @@ fn line(row: &Row) -> String {
         Ok(run) => run,
         Err(sentence) => return output::printable(&format!("{name}  refused: {sentence}\n")),
     };
-    let rows: usize = run.rows_per_layer.iter().sum();
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", 100.0 * s));
     let fidelity = &run.fidelity;
     format!(
         "{name} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
-        count((rows as f64 / run.rows_per_layer.len().max(1) as f64).round() as usize),
+        count(run.map.mean_rows().round() as usize),
         bytes(run.kv_bytes),
         fidelity.kl.map_or("-".into(), |kl| format!("{kl:.4}")),
         percent(fidelity.top1),

@@ -114,7 +114,7 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         kv_bytes_context: engine.kv_bytes_full(config.context),
         tokenizer: tokenizer(model),
         chat_template: template.is_some(),
-        thinking: template.is_some_and(|template| template.contains("enable_thinking")),
+        thinking: model.chat_template().is_ok_and(|t| t.can_think()),
         fit: None,
     }
 }

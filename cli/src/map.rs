@@ -86,14 +86,12 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
         "cache {} instead of {}, {} rows per head in {} layers\n",
         bytes(answer.kv_bytes),
         bytes(answer.kv_bytes_full),
-        count(answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len().max(1)),
-        answer.rows_per_layer.len(),
+        count(answer.map.mean_rows() as usize),
+        answer.map.cut_layers().count(),
     );
     let sliding = answer.map.windows.iter().flatten().count();
     if sliding > 0 {
-        out += &format!(
-            "{sliding} of these layers attend to the last tokens only and keep those; the shares are of the others\n"
-        );
+        out += &format!("{sliding} more layers attend to the last tokens only and keep those\n");
     }
     output::print_text(&out)
 }

@@ -39,7 +39,7 @@ pub fn page(
     runs: &[Run],
 ) -> String {
     let mut page = String::with_capacity(document.text.len() * 2 + 8192);
-    let rows = answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len().max(1);
+    let rows = answer.map.mean_rows() as usize;
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\

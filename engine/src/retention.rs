@@ -94,6 +94,18 @@ impl RetentionMap {
         layers.filter(|(_, w)| w.is_none()).map(|(layer, _)| layer)
     }
 
+    /// Rows per kv head of each layer that the method cut.
+    pub fn cut_rows(&self) -> Vec<usize> {
+        let rows = self.rows_per_layer().into_iter().zip(&self.windows);
+        rows.filter(|(_, w)| w.is_none()).map(|(r, _)| r).collect()
+    }
+
+    /// The mean of [`RetentionMap::cut_rows`].
+    pub fn mean_rows(&self) -> f64 {
+        let rows = self.cut_rows();
+        rows.iter().sum::<usize>() as f64 / rows.len().max(1) as f64
+    }
+
     /// Layer-head slots that a token can be kept in: those of [`RetentionMap::cut_layers`].
     pub fn slots(&self) -> usize {
         self.cut_layers().count() * self.kv_heads
@@ -152,6 +164,8 @@ mod tests {
         assert_eq!((map.slots(), map.counts()), (2, vec![2, 0, 1]));
         assert_eq!(map.shares(), [1.0, 0.0, 0.5]);
         assert_eq!(map.rows_per_layer(), [2, 2]);
+        map.push_window(1);
+        assert_eq!(map.mean_rows(), 2.0);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct Answer {
     pub prompt: Prompt,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per kv head that were kept of the prompt, per layer.
+    /// Rows per kv head that were kept of the prompt, per layer of the model.
     pub rows_per_layer: Vec<usize>,
     /// Bytes of the kept keys and values after reading.
     pub kv_bytes: u64,

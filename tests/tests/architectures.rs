@@ -3,8 +3,10 @@
 
 use std::ffi::OsString;
 
-use kept_engine::policies::build;
-use kept_engine::{Engine, Method};
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::policies::{Budget, build};
+use kept_engine::{Ask, CompactLayer, Engine, MemoryNow, Method, Progress, Sampling, Watch};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, ARCHITECTURES, Tensors, Unpacked, ids};
@@ -163,6 +165,68 @@ fn kept_ask_answers_as_llama_cpp() {
     }
 }
 
+/// What is heard of a question while it is answered.
+#[derive(Default)]
+struct Heard {
+    layers: Vec<usize>,
+    memory: Vec<MemoryNow>,
+}
+
+impl Watch for Heard {
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        assert!(kept.window().is_none(), "a method does not cut windows");
+        self.layers.push(layer);
+    }
+
+    fn progress(&mut self, _: &Progress, memory: &MemoryNow) {
+        self.memory.push(*memory);
+    }
+}
+
+/// A window is told of the layers that are cut, in the method's count, and of memory with the windows in it.
+#[test]
+fn whoever_watches_hears_of_the_layers_that_are_cut() {
+    let file = Unpacked::architecture("gemma3");
+    let engine = Engine::open(&file.path()).expect("the model opens");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("document.txt");
+    let text = "The nets are mended in the morning, and the tea is strong. ".repeat(4);
+    std::fs::write(&path, text).expect("the document is written");
+    let document = Document::open(&path).expect("a text");
+    let method = Method {
+        name: "streaming_llm".to_owned(),
+        parameters: Vec::new(),
+    };
+    let ask = Ask {
+        document: &document,
+        question: "When?",
+        method: &method,
+        budget: Some(Budget::Rows(30)),
+        sampling: &Sampling::default(),
+        max_tokens: 20,
+        thinking: false,
+    };
+    let mut heard = Heard::default();
+    let answer = engine
+        .ask_watched(&ask, &mut heard, &Stop::new())
+        .expect("an answer");
+    let full = engine.model().config().full_layers().count();
+    assert_eq!(heard.layers[..full], [0, 1]);
+    assert!(heard.layers.iter().all(|&layer| layer < full));
+    assert!(heard.layers.len() > full, "told again while rows leave");
+    let n = answer.prompt.len();
+    assert_eq!(answer.kv_bytes_full, engine.kv_bytes_full(n));
+    let last = heard.memory.last().expect("progress is told");
+    let windows = engine.window_bytes(n);
+    assert_eq!(last.kept, windows + 30 * engine.bytes_per_row());
+    assert_eq!(
+        last.kept_full,
+        engine.kv_bytes_full(n + answer.answer_tokens)
+    );
+    assert_eq!(answer.map.cut_rows(), [30, 30]);
+    assert_eq!(answer.rows_per_layer.len(), engine.model().config().layers);
+}
+
 /// What windows take is counted: before and after, in rows and in bytes, whatever the method.
 #[test]
 fn windows_are_counted_in_memory_and_shown_in_the_map() {
@@ -186,7 +250,7 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
                 parameters: Vec::new(),
             };
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
-            let budget = (budget > 0).then_some(kept_engine::policies::Budget::Bytes(bytes));
+            let budget = (budget > 0).then_some(Budget::Bytes(bytes));
             let rows = engine.budget_rows(budget, n).expect("a budget");
             let estimate = engine.estimate(n, &method, budget, room).expect("known");
             let expected = engine
@@ -196,7 +260,7 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
             let rope = kept_engine::models::RopeTable::new(config, n + room);
             let outcome =
                 kept_engine::Prefill::new(engine.model(), &ids, &mut *policy, rows, room, &rope)
-                    .run(&mut |_| (), &kept_engine::kernels::Stop::new())
+                    .run(&mut |_| (), &Stop::new())
                     .expect("the prompt is read");
             assert_eq!(outcome.cache.kv_bytes(), estimate.kv_bytes, "{stem} {name}");
             assert_eq!(estimate.kv_bytes_full, all);
@@ -215,7 +279,7 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
             let most = outcome.map.counts().into_iter().max();
             assert_eq!(most, Some((full * config.kv_heads) as u32), "{stem} {name}");
         }
-        let method = Some(kept_engine::policies::Budget::Bytes(1000));
+        let method = Some(Budget::Bytes(1000));
         let refused = engine.budget_rows(method, n).unwrap_err().to_string();
         assert!(refused.contains("sliding-window"), "{refused}");
     }

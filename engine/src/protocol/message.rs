@@ -335,7 +335,7 @@ pub struct AnswerFacts {
     pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per kv head that were kept of the prompt.
+    /// Rows per kv head that were kept of the prompt, in the layers that the method cuts.
     pub rows_per_layer: Vec<usize>,
     /// The kept keys and values after reading.
     pub kv_bytes: u64,

@@ -168,7 +168,7 @@ impl<'a> Watching<'a> {
             model: self.model.facts.name.clone(),
             prompt_tokens,
             answer_tokens: answer.answer_tokens,
-            rows_per_layer: answer.rows_per_layer,
+            rows_per_layer: answer.map.cut_rows(),
             kv_bytes: answer.kv_bytes,
             kv_bytes_full: answer.kv_bytes_full,
             peak_bytes: answer.peak_bytes,
