@@ -3,7 +3,8 @@
 //!
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
-//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
+//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
+//!   of them gives it.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
@@ -48,7 +49,7 @@ pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
-pub use window::{Normalise, WindowScores, window_scores};
+pub use window::{Normalise, WindowScores, window_maxima, window_scores};
 
 /// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
 ///
