@@ -25,6 +25,7 @@ mod paint;
 mod prefill;
 mod prompt;
 pub mod protocol;
+mod rereading;
 mod retention;
 mod sampler;
 mod session;
@@ -32,6 +33,7 @@ mod shape;
 mod sizes;
 mod sources;
 mod system;
+mod turns;
 mod watch;
 mod writing;
 
@@ -46,8 +48,9 @@ pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16}
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
-pub use prefill::{Prefill, PrefillOutcome};
+pub use prefill::{Prefill, PrefillOutcome, Repeated};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
+pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};

@@ -74,6 +74,7 @@ fn worked_example(
             .collect(),
         seed: 0,
         answered: None,
+        repetition: None,
     };
     assert_eq!(
         kept(&case, Measured::Slowly),
@@ -193,7 +194,7 @@ fn replay(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> R
         head_dim: 8,
     };
     let rows = policy
-        .rows(&model, &PromptShape { tokens: n, tail: 0 }, budget)
+        .rows(&model, &PromptShape::of(n), budget)
         .expect("rows");
     assert_eq!(policy.decode_rows(0), Some(budget));
     let observation = Observation {

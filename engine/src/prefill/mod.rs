@@ -14,9 +14,12 @@
 
 mod check;
 mod reader;
+mod repetition;
 mod scratch;
 mod tally;
+mod thinning;
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
@@ -26,9 +29,11 @@ use kept_policies::{Policy, Pos, Positions, PromptShape};
 use crate::compact::CompactCache;
 use crate::sizes::{LayerKeeps, Sizes};
 use crate::watch::Told;
-use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
+use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
 use reader::Reader;
+pub(crate) use repetition::Repetition;
+use tally::Tally;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
@@ -49,6 +54,8 @@ pub struct Prefill<'a> {
     pub rope: &'a RopeTable,
     /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
     pub tail: usize,
+    /// Positions of the document; `None` takes all of the prompt for it.
+    pub document: Option<Range<usize>>,
     /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
     pub every_row: bool,
     /// Tokens per chunk; the result does not depend on it.
@@ -69,6 +76,20 @@ pub struct PrefillOutcome {
     pub selecting: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
+    /// What a person should know of this reading, one sentence each.
+    pub notes: Vec<String>,
+    /// The document's repetition, where the method asked for one and `every_row` for its output.
+    pub repeated: Option<Repeated>,
+}
+
+/// The document's repetition: every chunk is read behind the document as if no other had been.
+pub struct Repeated {
+    /// The chunks, and the rows of each.
+    pub segments: Vec<Segment>,
+    /// `[rows]`: token ids.
+    pub ids: Vec<u32>,
+    /// `[rows, width]`: the last layer's output, before the final norm.
+    pub hidden: Vec<f32>,
 }
 
 impl<'a> Prefill<'a> {
@@ -89,6 +110,7 @@ impl<'a> Prefill<'a> {
             room,
             rope,
             tail: 0,
+            document: None,
             every_row: false,
             chunk: CHUNK,
         }
@@ -97,6 +119,14 @@ impl<'a> Prefill<'a> {
     /// The same of a prompt whose last `tail` tokens are the template's.
     pub fn with_tail(self, tail: usize) -> Self {
         Self { tail, ..self }
+    }
+
+    /// The same reading, of a prompt whose document stands at `document`.
+    pub fn with_document(self, document: Range<usize>) -> Self {
+        Self {
+            document: Some(document),
+            ..self
+        }
     }
 
     /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
@@ -115,22 +145,41 @@ impl<'a> Prefill<'a> {
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
         let n = self.ids.len();
-        let sizes = Sizes::new(
+        let prompt = self.shape();
+        let mut sizes = Sizes::new(
             self.model,
             &mut *self.policy,
-            PromptShape {
-                tokens: n,
-                tail: self.tail,
-            },
+            &prompt,
             self.budget,
             self.room,
             self.chunk,
         )?;
-        let width = self.model.config().width;
+        if self.every_row && sizes.thins() {
+            let method = self.policy.name();
+            return Err(EngineError::NoLogits { method });
+        }
+        let notes = sizes.notes(&*self.policy);
+        let mut tally = Tally::new(&sizes, self.model, self.rope);
+        let mut selecting = Duration::ZERO;
+        let (mut surveyed, mut repeated) = (None, None);
+        if sizes.surveys {
+            let started = Instant::now();
+            let mut reader = Reader::new(&self, &sizes, &mut tally);
+            for (layer, &keeps) in sizes.keeps.iter().enumerate() {
+                reader.read(layer, watch, stop)?;
+                if let LayerKeeps::Cut(cut) = keeps {
+                    reader.survey(layer, cut, &mut *self.policy, stop)?;
+                }
+            }
+            surveyed = Some(reader.ledger());
+            repeated = reader.into_output().1;
+            sizes.settle(&mut *self.policy);
+            selecting += started.elapsed();
+        }
+
         let mut map = RetentionMap::new(n, self.model.config().kv_heads);
         let mut layers = Vec::with_capacity(sizes.keeps.len());
-        let mut selecting = Duration::ZERO;
-        let mut reader = Reader::new(&self, &sizes);
+        let mut reader = Reader::new(&self, &sizes, &mut tally);
         for (layer, &keeps) in sizes.keeps.iter().enumerate() {
             selecting += reader.read(layer, watch, stop)?;
             let started = Instant::now();
@@ -162,13 +211,9 @@ impl<'a> Prefill<'a> {
             kept_rows: cache.allocated_bytes(),
             tables: cache.table_bytes(),
             decode: 0,
-            ..reader.ledger()
+            ..surveyed.unwrap_or(reader.ledger())
         };
-        let residual = reader.into_residual();
-        let hidden = match self.every_row {
-            true => residual,
-            false => residual[(n - 1) * width..].to_vec(),
-        };
+        let (hidden, again) = reader.into_output();
         Ok(PrefillOutcome {
             cache,
             map,
@@ -176,6 +221,20 @@ impl<'a> Prefill<'a> {
             rows: sizes.rows,
             selecting,
             ledger,
+            notes,
+            repeated: repeated.or(again),
         })
+    }
+
+    /// The prompt as the method knows it.
+    fn shape(&self) -> PromptShape {
+        let tokens = self.ids.len();
+        let document = self.document.clone().unwrap_or(0..tokens);
+        PromptShape {
+            tokens,
+            before: document.start,
+            after: tokens - document.end,
+            tail: self.tail,
+        }
     }
 }

@@ -10,29 +10,37 @@ use kept_kernels::{
 use kept_models::{Model, RopeTable};
 use kept_policies::{BelowAverage, Observation, Policy, Positions, Retention, Softmax};
 
-use super::Prefill;
 use super::check::check;
+use super::repetition::{Repetition, Wanted};
 use super::scratch::Scratch;
 use super::tally::Tally;
+use super::thinning::Alive;
+use super::{Prefill, Repeated};
 use crate::compact::CompactLayer;
 use crate::observe::{AverageTurn, LastQueries};
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
-use crate::watch::ProgressMeter;
-use crate::{EngineError, MemoryLedger, Phase, Watch};
+use crate::turns::Turns;
+use crate::{EngineError, MemoryLedger, Watch};
 
 /// The residual stream of a prompt, the layer it has come to, and what reading needs besides.
 pub(super) struct Reader<'a> {
     model: &'a Model,
     rope: &'a RopeTable,
+    ids: &'a [u32],
     every_row: bool,
     sizes: &'a Sizes,
     heads: HeadShape,
-    /// `[n, width]`
+    /// `[entering, width]`: of the tokens that enter the layer.
     residual: Vec<f32>,
+    /// Which these are.
+    alive: Alive,
+    /// `[chunk]`: rotations, where rows are not positions.
+    turns: Option<Turns>,
+    /// The second stream, where the method asks for it.
+    repetition: Option<Repetition<'a>>,
     scratch: Scratch,
-    meter: ProgressMeter,
-    tally: Tally,
+    tally: &'a mut Tally,
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
     /// `[chunk]`: every row counts once.
@@ -42,21 +50,31 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Everything is allocated here.
-    pub(super) fn new<'p: 'a>(prefill: &Prefill<'p>, sizes: &'a Sizes) -> Self {
-        let (model, n) = (prefill.model, prefill.ids.len());
+    pub(super) fn new<'p: 'a>(
+        prefill: &Prefill<'p>,
+        sizes: &'a Sizes,
+        tally: &'a mut Tally,
+    ) -> Self {
+        let model = prefill.model;
         let heads = head_shape(model);
         let mut residual = vec![0.0f32; sizes.residual()];
         model.embed(prefill.ids, &mut residual);
+        let (ids, rope) = (prefill.ids, prefill.rope);
+        let repetition = (sizes.rereading.as_ref())
+            .map(|plan| Repetition::new(model, ids, rope, sizes, plan, heads));
         Self {
             model,
-            rope: prefill.rope,
+            rope,
+            ids,
             every_row: prefill.every_row,
             sizes,
             heads,
             residual,
+            alive: Alive::default(),
+            turns: sizes.thins().then(|| Turns::new(rope, sizes.chunk)),
+            repetition,
             scratch: Scratch::new(sizes, heads),
-            meter: ProgressMeter::new(Phase::Reading, n, n * sizes.keeps.len()),
-            tally: Tally::new(sizes, model, prefill.rope),
+            tally,
             largest_pass: 0,
             ones: vec![1.0f32; sizes.chunk],
             turn: None,
@@ -72,12 +90,12 @@ impl<'a> Reader<'a> {
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         let (n, chunk, width) = (
-            self.sizes.tokens,
+            self.sizes.entering_in(layer),
             self.sizes.chunk,
             self.model.config().width,
         );
         let last_layer = layer + 1 == self.sizes.keeps.len();
-        let needs = self.sizes.needs_of(layer);
+        let needs = self.sizes.needs_in(layer);
         let window_from = n - needs.query_rows();
         let q_width = self.heads.q_heads * self.heads.head_dim;
         let kv_width = self.heads.kv_heads * self.heads.head_dim;
@@ -105,9 +123,19 @@ impl<'a> Reader<'a> {
                 scratch.measured.moments.add(&q[skip * q_width..]);
                 measuring += started.elapsed();
             }
-            if let Some(rope) = self.rope.of_layer(layer) {
-                rope.rotate_rows(q, self.heads.q_heads, first);
-                rope.rotate_rows(k, self.heads.kv_heads, first);
+            let rope = self.rope.of_layer(layer);
+            match (rope, self.alive.positions(), &mut self.turns) {
+                (None, ..) => {}
+                (Some(rope), Some(alive), Some(turns)) => {
+                    let positions = alive[first..first + count].iter();
+                    turns.stand(rope, positions.map(|&p| p as usize));
+                    turns.rotate(q, self.heads.q_heads, 0..count);
+                    turns.rotate(k, self.heads.kv_heads, 0..count);
+                }
+                (Some(rope), ..) => {
+                    rope.rotate_rows(q, self.heads.q_heads, first);
+                    rope.rotate_rows(k, self.heads.kv_heads, first);
+                }
             }
             scratch.keys.copy_in(first, k);
             scratch.values.copy_in(first, v);
@@ -158,8 +186,17 @@ impl<'a> Reader<'a> {
                 let stream = &mut stream[local.start * width..local.end * width];
                 pass.finish(out, stream, stop)?;
             }
-            let done = layer * n + first + count;
-            self.tally.report(&mut self.meter, done, watch);
+            self.tally.passed(count, watch);
+        }
+        if let Some(repetition) = &mut self.repetition {
+            let started = Instant::now();
+            let wanted = Wanted {
+                scores: needs.reread.is_some(),
+                outputs: !last_layer || self.every_row,
+            };
+            let mut told = |rows| self.tally.passed(rows, watch);
+            repetition.read((layer, &mut pass), scratch, wanted, chunk, stop, &mut told)?;
+            measuring += started.elapsed();
         }
         self.largest_pass = self.largest_pass.max(pass.bytes());
         Ok(measuring)
@@ -183,20 +220,74 @@ impl<'a> Reader<'a> {
         stop: &Stop,
     ) -> Result<(CompactLayer, Retention), EngineError> {
         let _span = tracing::debug_span!("selecting", layer, method = policy.name()).entered();
-        let (n, positions, needs) = (
-            self.sizes.tokens,
-            self.sizes.positions,
-            self.sizes.needs[layer],
-        );
+        let sizes = self.sizes;
+        let (n, positions) = (sizes.entering[layer], sizes.positions);
         self.measure(layer, stop)?;
         let rope = self.rope.of_layer(model_layer);
-        let scratch = &mut self.scratch;
-        let needs_rows = policy.needs(layer).rows;
         // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
-        let raw = needs_rows && positions == Positions::Reassigned;
+        let raw = policy.needs(layer).rows && positions == Positions::Reassigned;
         if let Some(rope) = rope.filter(|_| raw) {
-            unrotate_all(&mut scratch.keys, rope);
+            unrotate_all(&mut self.scratch.keys, rope);
         }
+        let observation = self.observation(layer, policy.needs(layer).rows, rope.is_some());
+        let retention = policy.select(&observation, sizes.rows[layer]);
+        let spreads = policy.spreads(&observation, &retention);
+        let passed = policy.pass_on(&observation);
+        check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
+        let scratch = &self.scratch;
+        let mut compact = CompactLayer::gather(
+            &scratch.keys,
+            &scratch.values,
+            n,
+            &retention,
+            &sizes.head_capacities(layer, &retention),
+            positions,
+        );
+        compact.spread(&scratch.values, &spreads);
+        if let Some(table) = sizes.tables[layer] {
+            compact = compact.with_table(&scratch.keys, &scratch.values, &retention, table);
+        }
+        if let Some(rope) = rope.filter(|_| positions == Positions::Reassigned && !raw) {
+            unrotate(&mut compact, rope);
+        }
+        if let Some(alive) = self.alive.positions() {
+            compact.place(alive);
+        }
+        let retention = self.alive.at_positions(retention, self.heads.kv_heads);
+        let entering = passed.as_ref().map_or(n, Vec::len);
+        let announced = sizes.entering.get(layer + 1);
+        assert!(
+            announced.is_none_or(|&next| next == entering),
+            "as many tokens enter the next layer as the method announced"
+        );
+        if let Some(passed) = passed {
+            let width = self.model.config().width;
+            self.alive.pass_on(&passed, &mut self.residual, width);
+        }
+        self.tally.cut(&compact);
+        Ok((compact, retention))
+    }
+
+    /// Measures what the method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`, and
+    /// tells it; nothing is kept.
+    pub(super) fn survey(
+        &mut self,
+        model_layer: usize,
+        layer: usize,
+        policy: &mut dyn Policy,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        self.measure(layer, stop)?;
+        let rotated = self.rope.of_layer(model_layer).is_some();
+        let observation = self.observation(layer, policy.needs(layer).rows, rotated);
+        policy.survey(&observation);
+        Ok(())
+    }
+
+    /// What was measured in `layer`, whose keys are `rotated` or not, with its keys and values if `rows`.
+    fn observation(&mut self, layer: usize, rows: bool, rotated: bool) -> Observation<'_> {
+        let needs = self.sizes.needs[layer];
+        let scratch = &mut self.scratch;
         let measured = &mut scratch.measured;
         let future = match needs.future {
             Some(_) => measured
@@ -204,9 +295,14 @@ impl<'a> Reader<'a> {
                 .finish(self.turn.as_ref().filter(|_| rope.is_some())),
             None => None,
         };
-        let observation = Observation {
+        assert!(
+            !rows || self.sizes.layer_rows() == self.sizes.tokens,
+            "a method that looks at keys and values does not have the document repeated"
+        );
+        let repetition = self.repetition.as_ref();
+        Observation {
             layer,
-            tokens: n,
+            tokens: self.sizes.entering[layer],
             kv_heads: self.heads.kv_heads,
             group: self.heads.group(),
             window: (needs.window).map(|_| scratch.window_scores.as_slice()),
@@ -217,34 +313,10 @@ impl<'a> Reader<'a> {
                 bits: &measured.bits,
             }),
             future,
-            keys: needs_rows.then(|| scratch.keys.as_slice()),
-            values: needs_rows.then(|| scratch.values.as_slice()),
-        };
-        let retention = policy.select(&observation, self.sizes.rows[layer]);
-        let spreads = policy.spreads(&observation, &retention);
-        check(
-            &retention,
-            n,
-            self.sizes.rows[layer],
-            self.sizes.tables[layer],
-        );
-        let mut compact = CompactLayer::gather(
-            &scratch.keys,
-            &scratch.values,
-            n,
-            &retention,
-            &self.sizes.head_capacities(layer, &retention),
-            positions,
-        );
-        compact.spread(&scratch.values, &spreads);
-        if let Some(table) = self.sizes.tables[layer] {
-            compact = compact.with_table(&scratch.keys, &scratch.values, &retention, table);
+            reread: (needs.reread.and(repetition)).map(|r| r.scores.as_slice()),
+            keys: rows.then(|| scratch.keys.as_slice()),
+            values: rows.then(|| scratch.values.as_slice()),
         }
-        if let Some(rope) = rope.filter(|_| positions == Positions::Reassigned && !raw) {
-            unrotate(&mut compact, rope);
-        }
-        self.tally.cut(&compact);
-        Ok((compact, retention))
     }
 
     /// What the last queries of `layer` saw, as far as the method asked for it.
@@ -256,7 +328,7 @@ impl<'a> Reader<'a> {
             scale: attention_scale(self.model),
             queries: &scratch.window_queries,
             keys: &scratch.keys,
-            tokens: self.sizes.tokens,
+            tokens: self.sizes.entering[layer],
         };
         let measured = &mut scratch.measured;
         if let Some(ramp) = needs.ramp {
@@ -272,14 +344,14 @@ impl<'a> Reader<'a> {
             self.turn = Some(AverageTurn::new(self.rope, n, positions));
         }
         if let Some(window) = needs.window {
-            let floats = self.heads.q_heads * self.sizes.tokens;
+            let floats = self.heads.q_heads * self.sizes.entering[layer];
             scratch.window_scores.resize(floats, 0.0);
             let task = WindowScores {
                 shape: self.heads,
                 scale: attention_scale(self.model),
                 queries: last.last(window.rows),
                 keys: &scratch.keys,
-                tokens: self.sizes.tokens,
+                tokens: self.sizes.entering[layer],
                 normalise: match window.softmax {
                     Softmax::All => Normalise::All,
                     Softmax::Prefix => Normalise::Prefix,
@@ -294,17 +366,33 @@ impl<'a> Reader<'a> {
     /// What reading itself holds.
     pub(super) fn ledger(&self) -> MemoryLedger {
         let scratch = &self.scratch;
+        let repetition = self.repetition.as_ref();
+        let own = repetition.map_or(0, Repetition::store_bytes);
+        // As it was made: a stream that was thinned still stands in the memory it began in.
+        let residual = (self.sizes.residual() * size_of::<f32>()) as u64;
         MemoryLedger {
-            layer_kv: (scratch.keys.bytes() + scratch.values.bytes()) as u64,
-            residual: size_of_val(self.residual.as_slice()) as u64,
+            layer_kv: (scratch.keys.bytes() + scratch.values.bytes()) as u64 + own,
+            residual: residual + repetition.map_or(0, Repetition::residual_bytes),
             activations: scratch.bytes() + self.largest_pass,
             ..MemoryLedger::default()
         }
     }
 
-    /// `[n, width]`: the last layer's output; of all but the last row only if every row was asked for.
-    pub(super) fn into_residual(self) -> Vec<f32> {
-        self.residual
+    /// The last layer's output: of the last row, `[width]`, or of every row that was asked for, `[n, width]`; and that of the
+    /// repetition, likewise.
+    pub(super) fn into_output(self) -> (Vec<f32>, Option<Repeated>) {
+        let width = self.model.config().width;
+        let hidden = match self.every_row {
+            true => self.residual,
+            false => self.residual[self.residual.len() - width..].to_vec(),
+        };
+        let plan = self.sizes.rereading.as_ref().filter(|_| self.every_row);
+        let repeated = plan.zip(self.repetition).map(|(plan, rows)| Repeated {
+            segments: plan.segments().collect(),
+            ids: plan.ids(self.ids),
+            hidden: rows.into_residual(),
+        });
+        (hidden, repeated)
     }
 }
 

@@ -7,9 +7,9 @@ use crate::sizes::Sizes;
 
 /// The scratch of one layer's pass, made once.
 pub(super) struct Scratch {
-    /// `[n]` rows per kv head.
+    /// `[n]` rows per kv head, or more where the document is repeated behind itself.
     pub(super) keys: RowStore,
-    /// `[n]` rows per kv head.
+    /// As `keys`.
     pub(super) values: RowStore,
     /// `[chunk, q_heads, head_dim]`
     pub(super) q: Vec<f32>,
@@ -29,13 +29,13 @@ pub(super) struct Scratch {
     pub(super) chunk_sums: Vec<f32>,
     /// What only some methods ask for.
     pub(super) measured: Measured,
-    /// Floats (4 bytes) of `measured` at its largest.
+    /// Floats (4 bytes) of `measured` at its largest, and of what is held outside of this for some methods.
     pub(super) measured_floats: usize,
 }
 
 impl Scratch {
     pub(super) fn new(sizes: &Sizes, heads: HeadShape) -> Self {
-        let rows = || RowStore::uniform(heads.kv_heads, sizes.tokens, heads.head_dim);
+        let rows = || RowStore::uniform(heads.kv_heads, sizes.layer_rows(), heads.head_dim);
         Self {
             keys: rows(),
             values: rows(),
@@ -48,7 +48,7 @@ impl Scratch {
             column_sums: Vec::with_capacity(sizes.column_sums() / 2),
             chunk_sums: Vec::with_capacity(sizes.column_sums() / 2),
             measured: Measured::default(),
-            measured_floats: sizes.measured(),
+            measured_floats: sizes.measured() + sizes.beside(),
         }
     }
 
