@@ -66,7 +66,10 @@ mod tests {
 
     #[test]
     fn a_window_ends_with_the_question_and_holds_the_tail_besides() {
-        let prompt = |tail| PromptShape { tokens: 900, tail };
+        let prompt = |tail| PromptShape {
+            tail,
+            ..PromptShape::of(900)
+        };
         assert_eq!(observed_rows(None, 16, &prompt(0), 128, 4), 16);
         assert_eq!(observed_rows(None, 16, &prompt(5), 128, 4), 21);
         assert_eq!(observed_rows(Some(3), 16, &prompt(5), 128, 4), 8);
@@ -84,8 +87,8 @@ mod tests {
             head_dim: 4,
         };
         let prompt = PromptShape {
-            tokens: 900,
             tail: 9,
+            ..PromptShape::of(900)
         };
         let window = observed_rows(None, 8, &prompt, 14, 4);
         let error = uniform_rows("snapkv", &model, &prompt, 14, window, 4).unwrap_err();

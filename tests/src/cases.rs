@@ -196,6 +196,7 @@ impl Case {
             tokens: self.n,
             before: repetition.map_or(0, |r| r.before),
             after: repetition.map_or(0, |r| r.after),
+            ..PromptShape::default()
         }
     }
 

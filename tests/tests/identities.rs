@@ -179,7 +179,7 @@ proptest! {
     /// is the heads of a layer; and over all layers the budget is met to the row.
     #[test]
     fn repetition_scores_are_shared_as_they_say(d in drawn(), layers in 1..5usize, before in 0..6usize, after in 0..6usize, seen in prop::collection::vec(0..50u32, 5 * 3 * 70)) {
-        let prompt = PromptShape { tokens: d.n, before, after };
+        let prompt = PromptShape { tokens: d.n, before, after, ..PromptShape::default() };
         let budget = before.max(d.sinks) + after + 1 + d.spare;
         let run = |method: &str, set: &str, layers: usize, kv_heads: usize| -> Vec<Vec<Vec<u32>>> {
             let set: Vec<(String, String)> = (format!("{set},sinks={}", d.sinks).split(','))

@@ -235,6 +235,7 @@ impl Tensors {
             tokens: self.k.n,
             before: first.tokens.start,
             after: self.k.n - last.tokens.end,
+            ..PromptShape::default()
         })
     }
 
