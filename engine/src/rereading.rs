@@ -159,7 +159,7 @@ impl Rereading {
     pub(crate) fn note(&self, readings: usize, tokens: usize) -> String {
         let more = self.rows() + (readings - 1) * tokens;
         format!(
-            "the document is read again to see what the model looks back at: {more} tokens besides the prompt's {tokens}, so reading takes about {:.1} times as long",
+            "the document is read again to see what the model looks back at: {more} tokens besides the prompt's {tokens}, so reading takes at least {:.1} times as long",
             1.0 + more as f64 / tokens.max(1) as f64
         )
     }

@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         let future = match needs.future {
             Some(_) => measured
                 .moments
-                .finish(self.turn.as_ref().filter(|_| rope.is_some())),
+                .finish(self.turn.as_ref().filter(|_| rotated)),
             None => None,
         };
         assert!(

@@ -158,8 +158,8 @@ impl<'a> Repetition<'a> {
         let k = &mut scratch.k[..count * heads.kv_heads * heads.head_dim];
         let v = &mut scratch.v[..count * heads.kv_heads * heads.head_dim];
         let at = segment.rows.start + rows.start;
-        let stream = &mut self.residual[at * width..(at + count) * width];
-        pass.project(stream, q, k, v, stop)?;
+        let stream = at * width..(at + count) * width;
+        pass.project(&self.residual[stream.clone()], q, k, v, stop)?;
         if self.rope.of_layer(layer).is_some() {
             self.turns.rotate(q, heads.q_heads, rows.clone());
             self.turns.rotate(k, heads.kv_heads, rows.clone());
@@ -181,7 +181,7 @@ impl<'a> Repetition<'a> {
                 values: &scratch.values,
             };
             prefill_attention(&task, out, None, stop)?;
-            pass.finish(out, stream, stop)?;
+            pass.finish(out, &mut self.residual[stream], stop)?;
         }
         Ok(())
     }
