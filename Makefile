@@ -52,6 +52,7 @@ golden:
 	$(PYTHON) -m venv target/golden-kvpress
 	target/golden-kvpress/bin/pip install --quiet -r tests/golden/requirements-kvpress.txt
 	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py
+	target/golden-kvpress/bin/python tests/golden/kvpress_kvzip.py
 
 # The engine inside another program, in a few lines: engine/examples/embedded.rs.
 embedded: setup

@@ -414,7 +414,9 @@ pub struct SelectArguments {
     /// Rows per kv head (512) or a share of the tokens (10%).
     #[arg(long, allow_hyphen_values = true)]
     pub budget: String,
-    /// A safetensors file with f32 tensors q [q_heads, n, d], k and v [kv_heads, n, d], used as given (no RoPE is applied).
+    /// A safetensors file with f32 tensors q [q_heads, n, d], k and v [kv_heads, n, d], used as given (no RoPE is applied). For
+    /// kvzip also q_repeat [q_heads, m, d], k_repeat [kv_heads, m, d] and whole numbers chunks [c, 4]: of every chunk of the document
+    /// its first token, its end, the first row of its repetition, its end.
     #[arg(long, value_name = "FILE")]
     pub input: PathBuf,
     /// Parameters of the method, as name=value[,name=value].

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use kept_engine::kernels::{allocations, threads};
 use kept_engine::models::RopeTable;
+use kept_engine::policies::PromptShape;
 use kept_engine::{Decoder, Prefill, peak_resident_bytes, resident_bytes};
 use serde::Serialize;
 
@@ -62,8 +63,8 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             (low + i * 7919 % (vocabulary - low)) as u32
         })
         .collect();
-    let budget = engine.budget_rows(budget, n)?;
     let mut policy = method.build()?;
+    let budget = engine.rows_for(&mut *policy, budget, &PromptShape::of(n))?;
     let rope = RopeTable::new(model.config(), n + decode_tokens);
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();

@@ -129,6 +129,16 @@ impl CompactLayer {
         self.window
     }
 
+    /// The rows were gathered by their ranks in `positions` (ascending): from now on they stand there.
+    pub(crate) fn place(&mut self, positions: &[u32]) {
+        for head in 0..self.rows.len() {
+            let first = self.keys.first_row(head);
+            for position in &mut self.positions[first..first + self.rows[head]] {
+                *position = Pos(positions[position.0 as usize]);
+            }
+        }
+    }
+
     /// Rows that hold a token, per kv head.
     pub fn live_rows(&self, head: usize) -> usize {
         self.rows[head] - usize::from(self.hole[head].is_some())

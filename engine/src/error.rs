@@ -66,6 +66,40 @@ pub enum EngineError {
         /// The model's context, in tokens.
         context: usize,
     },
+    /// A document that cannot be repeated behind itself.
+    #[error(
+        "the document is too long for {model} to repeat it: it ends at token {tokens}, its repetition at {needed}, and the model reads {context}; {way_out}"
+    )]
+    TooLongToRepeat {
+        /// The model's name.
+        model: String,
+        /// Tokens of the prompt up to the document's end.
+        tokens: usize,
+        /// Positions that the repetition needs.
+        needed: usize,
+        /// The model's context, in tokens.
+        context: usize,
+        /// What can be done, in words.
+        way_out: String,
+    },
+    /// Tokens that are dropped between layers of which some count back a number of rows.
+    #[error(
+        "{method} drops tokens on their way through the layers, and some layers of {model} look back over a number of tokens only; choose another method, or variant=budgeted"
+    )]
+    ThinnedWindows {
+        /// The method.
+        method: &'static str,
+        /// The model's name.
+        model: String,
+    },
+    /// Logits of tokens that the method dropped on their way through the layers.
+    #[error(
+        "{method} drops tokens of the prompt on their way through the layers, so they have no logits; choose another method, or variant=budgeted"
+    )]
+    NoLogits {
+        /// The method.
+        method: &'static str,
+    },
     /// The model's output is useless.
     #[error("the model's output is not a number; its file is damaged: download it again")]
     NotANumber,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::prefill::CHUNK;
 use crate::sizes::Sizes;
-use crate::{Engine, EngineError, MemoryLedger, Method, Prompt, decode};
+use crate::{Engine, EngineError, MemoryLedger, Method, decode};
 
 /// What a question would cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,24 +23,26 @@ pub struct Estimate {
     pub weights: u64,
     /// Bytes of everything else at the worst moment, room for the answer included.
     pub scratch: u64,
-    /// What a person should know of the budget, one sentence.
+    /// What a person should know of budget and method, one sentence.
     pub note: Option<String>,
 }
 
 impl Engine {
-    /// What a question of `tokens` prompt tokens would cost, with room for an answer of `room` tokens (fewer where the model's
+    /// What a question with such a `prompt` would cost, with room for an answer of `room` tokens (fewer where the model's
     /// context ends sooner).
     ///
     /// # Errors
     /// What is wrong with method or budget, as [`Engine::ask`] would say it.
     pub fn estimate(
         &self,
-        tokens: usize,
+        prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
         room: usize,
     ) -> Result<Estimate, EngineError> {
-        let (sizes, rows) = self.sizes(tokens, method, budget, room)?;
+        let tokens = prompt.tokens;
+        let (sizes, rows, mut notes) = self.sizes(prompt, method, budget, room)?;
+        notes.splice(0..0, budget.and_then(|_| budget_note(method, rows, tokens)));
         let ledger = self.ledger_of(&sizes, room);
         let per_layer = self.bytes_per_row() / sizes.rows.len().max(1) as u64;
         let kept: usize = sizes.kept().sum();
@@ -52,7 +54,7 @@ impl Engine {
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
-            note: budget.and_then(|_| budget_note(method, rows, tokens)),
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
         })
     }
 
@@ -62,30 +64,28 @@ impl Engine {
     /// As [`Engine::estimate`].
     pub fn expected_ledger(
         &self,
-        tokens: usize,
+        prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
         room: usize,
     ) -> Result<MemoryLedger, EngineError> {
-        let (sizes, _) = self.sizes(tokens, method, budget, room)?;
+        let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
         Ok(self.ledger_of(&sizes, room))
     }
 
     fn sizes(
         &self,
-        tokens: usize,
+        prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
         room: usize,
-    ) -> Result<(Sizes, usize), EngineError> {
+    ) -> Result<(Sizes, usize, Vec<String>), EngineError> {
         let mut policy = method.build()?;
-        let rows = self.budget_rows(budget, tokens)?;
-        let room = self.room(tokens, room);
-        // A model that cannot be asked has none, and its memory can be known all the same.
-        let tail = Prompt::tail_of(self.model()).unwrap_or(0).min(tokens);
-        let prompt = PromptShape { tokens, tail, room };
+        let rows = self.rows_for(&mut *policy, budget, prompt)?;
+        let room = self.room(prompt.tokens, room);
         let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?;
-        Ok((sizes, rows))
+        let notes = sizes.notes(&*policy);
+        Ok((sizes, rows, notes))
     }
 
     fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {

@@ -3,10 +3,10 @@
 //!
 //! Not here: what one question costs (`estimate.rs`); this file asks it for ever longer documents.
 
-use kept_policies::Budget;
+use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
-use crate::{Engine, Method};
+use crate::{Engine, Method, Prompt};
 
 /// Tokens on a page of a printed book: about 300 words.
 pub const TOKENS_PER_PAGE: usize = 400;
@@ -56,9 +56,15 @@ impl Engine {
             name: "full".to_owned(),
             parameters: Vec::new(),
         };
+        // A model that cannot be asked has no tail, and its memory can be known all the same.
+        let tail = Prompt::tail_of(self.model()).unwrap_or(0);
+        let prompt = |tokens: usize| PromptShape {
+            tail: tail.min(tokens),
+            ..PromptShape::of(tokens)
+        };
         let peak = |tokens: usize, method: &Method, rows: Option<usize>| {
             let budget = rows.map(Budget::Rows);
-            let ledger = self.expected_ledger(tokens, method, budget, ROOM);
+            let ledger = self.expected_ledger(&prompt(tokens), method, budget, ROOM);
             ledger.ok().map(|ledger| ledger.peak())
         };
         let longest = self.model().config().context.saturating_sub(1).max(1);

@@ -3,7 +3,7 @@
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::Budget;
+use kept_policies::{Budget, PromptShape};
 
 use crate::{Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap};
 
@@ -17,7 +17,7 @@ pub struct ForcedLogits {
 
 impl Engine {
     /// Logits after each of `ids`. Rows of the first `prompt_tokens` come from full attention, the others from the cache that
-    /// `method` cut to `budget`.
+    /// `method` cut to `budget`. All of `ids` is taken for the document.
     pub fn forced_logits(
         &self,
         ids: &[u32],
@@ -36,8 +36,9 @@ impl Engine {
             });
         }
         let (prompt, forced) = ids.split_at(prompt_tokens);
-        let budget = self.budget_rows(budget, prompt.len())?;
         let mut policy = method.build()?;
+        let shape = PromptShape::of(prompt.len());
+        let budget = self.rows_for(&mut *policy, budget, &shape)?;
         let rope = RopeTable::new(model.config(), ids.len());
         let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope);
         prefill.every_row = true;

@@ -25,6 +25,7 @@ mod paint;
 mod prefill;
 mod prompt;
 pub mod protocol;
+mod rereading;
 mod retention;
 mod sampler;
 mod session;
@@ -33,6 +34,7 @@ mod sizes;
 mod sources;
 mod system;
 mod together;
+mod turns;
 mod watch;
 mod writing;
 
@@ -47,8 +49,9 @@ pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16}
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
-pub use prefill::{Cut, Prefill, PrefillOutcome, SharedPrefill};
+pub use prefill::{Cut, Prefill, PrefillOutcome, Repeated, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
+pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
+use kept_policies::PromptShape;
 
 use crate::EngineError;
 
@@ -174,6 +175,16 @@ impl Prompt {
         self.ids.len()
     }
 
+    /// The prompt as a method knows it.
+    pub fn shape(&self) -> PromptShape {
+        PromptShape {
+            before: self.document.start,
+            after: self.len() - self.document.end,
+            tail: self.tail(),
+            ..PromptShape::of(self.len())
+        }
+    }
+
     /// Never true: a prompt has at least its question.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
@@ -239,6 +250,8 @@ pub struct DocumentLength {
     pub tokens: usize,
     /// Tokens of a prompt with it and a question of ordinary length.
     pub prompt_tokens: usize,
+    /// Such a prompt, as a method knows it.
+    pub prompt: PromptShape,
     /// The refusal, if no ordinary question can be asked about it.
     pub too_long: Option<EngineError>,
 }
@@ -257,6 +270,7 @@ impl DocumentLength {
             return Ok(Self {
                 tokens: at_least,
                 prompt_tokens: at_least,
+                prompt: PromptShape::of(at_least),
                 too_long: Some(too_long(model, document, have, 0)?),
             });
         }
@@ -264,6 +278,7 @@ impl DocumentLength {
         Ok(Self {
             tokens: prompt.document.len(),
             prompt_tokens: prompt.len(),
+            prompt: prompt.shape(),
             too_long: prompt.too_long(model, document)?,
         })
     }

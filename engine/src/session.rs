@@ -6,9 +6,10 @@ use std::time::Instant;
 use kept_documents::Document;
 use kept_kernels::Stop;
 use kept_models::{Model, OpenOptions, RopeTable};
-use kept_policies::{Budget, Policy};
+use kept_policies::{Budget, Policy, PromptShape};
 
 use crate::estimate::budget_note;
+use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::sources::sources;
 use crate::watch::Told;
@@ -183,7 +184,22 @@ impl Engine {
         full_cache_bytes(self.model.config(), tokens)
     }
 
-    /// Rows per kv head for `budget` on a prompt of `tokens`.
+    /// Rows per kv head that `policy` is given for `budget` on a `prompt`: a method that has settings of its own for the case goes
+    /// by these where there is no budget.
+    pub fn rows_for(
+        &self,
+        policy: &mut dyn Policy,
+        budget: Option<Budget>,
+        prompt: &PromptShape,
+    ) -> Result<usize, EngineError> {
+        let own = match budget {
+            Some(_) => None,
+            None => policy.unbudgeted(&shape_of(&self.model), prompt),
+        };
+        own.map_or_else(|| self.budget_rows(budget, prompt.tokens), Ok)
+    }
+
+    /// Rows per kv head for `budget` on a prompt of `tokens`, as most methods are given them.
     pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
         Ok(match budget {
             // Layers with a window take theirs first.
@@ -224,7 +240,7 @@ impl Engine {
         let mut sampler = Sampler::new(ask.sampling)?;
         let prompt = Prompt::thinking(&self.model, &ask.document.text, ask.question, ask.thinking)?;
         let n = prompt.len();
-        let budget = self.budget_rows(ask.budget, n)?;
+        let budget = self.rows_for(&mut *policy, ask.budget, &prompt.shape())?;
         let mut notes = document_notes(ask.document);
         notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
@@ -247,8 +263,10 @@ impl Engine {
                     .entered();
             Prefill::new(&self.model, &prompt.ids, &mut *policy, budget, room, &rope)
                 .with_tail(prompt.tail())
+                .with_document(prompt.document.clone())
                 .run_watched(watch, stop)?
         };
+        notes.extend(outcome.notes);
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();
         let kv_bytes_full = self.kv_bytes_full(n);

@@ -3,13 +3,16 @@
 
 use kept_models::{Config, LayerPass, Model};
 use kept_policies::{
-    ClassTable, ModelShape, Needs, Policy, PolicyError, Positions, PromptShape, Ramp, Retention,
-    Window,
+    ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Ramp, Retention, Window,
 };
 
-use crate::MemoryLedger;
 use crate::classes::Classes;
 use crate::observe::QueryMoments;
+use crate::prefill::Repetition;
+use crate::rereading::Rereading;
+use crate::shape::{heads_of, shape_of};
+use crate::turns::Turns;
+use crate::{EngineError, MemoryLedger};
 
 /// What becomes of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,57 +59,34 @@ pub(crate) struct Sizes {
     pub(crate) method: u64,
     /// Where kept rows stand.
     pub(crate) positions: Positions,
+    /// `[layers]`: tokens that enter; all of the prompt, but for methods that drop tokens on the way.
+    pub(crate) entering: Vec<usize>,
+    /// The document's repetition, where a layer asks for it.
+    pub(crate) rereading: Option<Rereading>,
+    /// Whether a first reading only measures, and a second one cuts.
+    pub(crate) surveys: bool,
+    /// Whether heads share rows over all layers: then each has exactly its own.
+    settled: bool,
     shape: ModelShape,
     width: usize,
+    /// Pairs that RoPE rotates in a head.
+    pairs: usize,
 }
 
 impl Sizes {
-    /// The sizes for a `prompt` under `policy` and a `budget`, with `room` for the answer. Calls
-    /// [`Policy::rows`] and then [`Policy::needs`], as a reading begins.
+    /// The sizes for a `prompt` under `policy` and a `budget`, with `room` for the answer. Calls [`Policy::rows`] and then
+    /// [`Policy::needs`], as a reading begins.
     pub(crate) fn new(
         model: &Model,
         policy: &mut dyn Policy,
-        prompt: PromptShape,
+        prompt: &PromptShape,
         budget: usize,
         room: usize,
         chunk: usize,
-    ) -> Result<Self, PolicyError> {
-        let shape = crate::shape::shape_of(model);
-        let tokens = prompt.tokens;
-        let prompt = PromptShape { room, ..prompt };
-        let rows = policy.rows(&shape, &prompt, budget)?;
-        let needs = |layer: usize| -> Needs {
-            let needs = policy.needs(layer);
-            if !needs.uncut && tokens <= rows[layer] {
-                return Needs::default();
-            }
-            Needs {
-                window: needs.window.map(|window| Window {
-                    rows: window.rows.min(tokens),
-                    ..window
-                }),
-                ramp: needs.ramp.map(|ramp| Ramp {
-                    rows: ramp.rows.min(tokens),
-                    ..ramp
-                }),
-                below: needs.below.map(|rows| rows.min(tokens)),
-                ..needs
-            }
-        };
-        let needs = (0..shape.layers).map(needs).collect();
-        let capacity = |(layer, &rows): (usize, &usize)| match policy.decode_rows(layer) {
-            Some(most) => {
-                (tokens.min(rows) + room).min(most.max(rows.min(tokens)).saturating_add(1))
-            }
-            None => tokens.min(rows) + room,
-        };
-        let capacities: Vec<usize> = rows.iter().enumerate().map(capacity).collect();
-        let max_capacity = (rows.iter().zip(&capacities).enumerate())
-            .map(|(layer, (&rows, &capacity))| {
-                let more = policy.most_rows(layer, rows).saturating_sub(rows);
-                capacity + more.min(tokens.saturating_sub(rows))
-            })
-            .max();
+    ) -> Result<Self, EngineError> {
+        let (shape, tokens) = (shape_of(model), prompt.tokens);
+        let prompt = &PromptShape { room, ..*prompt };
+        let rows = policy.rows(&shape, prompt, budget)?;
         let mut cut = 0..shape.layers;
         let keeps = model.config().kinds.iter().map(|kind| match kind.window {
             Some(window) => LayerKeeps::Window(window),
@@ -121,21 +101,158 @@ impl Sizes {
                 ..table
             })
         };
-        Ok(Self {
+        let entering = |layer| policy.entering(layer).unwrap_or(tokens);
+        let mut sizes = Self {
             tokens,
             tables: (0..shape.layers).map(table).collect(),
             chunk: chunk.clamp(1, tokens.max(1)),
             room,
             keeps,
-            needs,
-            capacities,
-            max_capacity: max_capacity.max(widest_ring).unwrap_or(0),
+            needs: Vec::new(),
+            capacities: Vec::new(),
+            max_capacity: widest_ring.unwrap_or(0),
+            entering: (0..shape.layers).map(entering).collect(),
+            rereading: None,
+            surveys: policy.surveys(),
+            settled: false,
             rows,
             method: policy.bytes(),
             positions: policy.positions(),
             shape,
             width: model.config().width,
-        })
+            pairs: model.config().rope.dims / 2,
+        };
+        if sizes.thins() && model.config().windows().next().is_some() {
+            return Err(EngineError::ThinnedWindows {
+                method: policy.name(),
+                model: model.name().to_owned(),
+            });
+        }
+        sizes.measure(policy);
+        let asked = sizes.needs.iter().find_map(|needs| needs.reread);
+        if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
+            sizes.rereading = Some(Rereading::new(model, prompt.document(), asked)?);
+        }
+        Ok(sizes)
+    }
+
+    /// After a survey: the rows that layers have come to share, and what the second reading needs.
+    pub(crate) fn settle(&mut self, policy: &mut dyn Policy) {
+        self.rows = policy.settle();
+        self.settled = true;
+        self.rereading = None;
+        self.measure(policy);
+    }
+
+    /// What is measured in every layer, and what each may come to hold.
+    fn measure(&mut self, policy: &dyn Policy) {
+        let layers = 0..self.rows.len();
+        let needs = layers.clone().map(|layer| self.needs_of(policy, layer));
+        self.needs = needs.collect();
+        let (tokens, room) = (self.tokens, self.room);
+        let capacity = |layer: usize| {
+            let rows = tokens.min(self.rows[layer]);
+            match policy.decode_rows(layer) {
+                Some(most) => (rows + room).min(most.max(rows).saturating_add(1)),
+                None => rows + room,
+            }
+        };
+        self.capacities = layers.clone().map(capacity).collect();
+        let widest = layers.map(|layer| {
+            let rows = self.rows[layer];
+            let more = policy.most_rows(layer, rows).saturating_sub(rows);
+            self.capacities[layer] + more.min(tokens.saturating_sub(rows))
+        });
+        // What was announced before a survey stands.
+        self.max_capacity = widest.max().unwrap_or(0).max(self.max_capacity);
+    }
+
+    /// What `policy` needs of `layer`, as far as the tokens there reach; nothing where nothing is cut.
+    fn needs_of(&self, policy: &dyn Policy, layer: usize) -> Needs {
+        let (needs, tokens) = (policy.needs(layer), self.entering[layer]);
+        if !needs.uncut && self.tokens <= self.rows[layer] && !self.settled {
+            return Needs::default();
+        }
+        Needs {
+            window: needs.window.map(|window| Window {
+                rows: window.rows.min(tokens),
+                ..window
+            }),
+            ramp: needs.ramp.map(|ramp| Ramp {
+                rows: ramp.rows.min(tokens),
+                ..ramp
+            }),
+            below: needs.below.map(|rows| rows.min(tokens)),
+            ..needs
+        }
+    }
+
+    /// Whether tokens are dropped on their way through the layers.
+    pub(crate) fn thins(&self) -> bool {
+        self.entering.iter().any(|&tokens| tokens < self.tokens)
+    }
+
+    /// Whether no other method can cut the same reading: tokens are dropped on the way, the document is repeated, or there are two
+    /// readings.
+    pub(crate) fn reads_alone(&self) -> bool {
+        self.thins() || self.rereading.is_some() || self.surveys
+    }
+
+    /// How often the prompt is read.
+    pub(crate) fn readings(&self) -> usize {
+        1 + usize::from(self.surveys)
+    }
+
+    /// What a person should know of such a reading, one sentence each.
+    pub(crate) fn notes(&self, policy: &dyn Policy) -> Vec<String> {
+        let plan = self.rereading.as_ref();
+        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens));
+        policy.note().into_iter().chain(repeated).collect()
+    }
+
+    /// Rows of the repetition.
+    fn repeated(&self) -> usize {
+        self.rereading.as_ref().map_or(0, Rereading::rows)
+    }
+
+    /// Tokens that are read in all, as a person is told: the prompt, as often as it is read, and the repetition.
+    pub(crate) fn tokens_read(&self) -> usize {
+        self.readings() * self.tokens + self.repeated()
+    }
+
+    /// Rows that pass through layers, over all layers and readings.
+    pub(crate) fn steps(&self) -> usize {
+        let layers = 0..self.keeps.len();
+        let entering: usize = layers.map(|layer| self.entering_in(layer)).sum();
+        self.readings() * entering + self.repeated() * self.keeps.len()
+    }
+
+    /// Rows per kv head of a layer's keys and values while it is read.
+    pub(crate) fn layer_rows(&self) -> usize {
+        let repeated = |plan: &Rereading| plan.document().end + plan.longest();
+        self.tokens.max(self.rereading.as_ref().map_or(0, repeated))
+    }
+
+    /// Floats of `[rows, width]`: the residual stream of the repetition.
+    pub(crate) fn repetition_residual(&self) -> usize {
+        self.repeated() * self.width
+    }
+
+    /// Floats of the scratch of the repetition, of the rotations of thinned rows, and of what a survey leaves with its method.
+    pub(crate) fn beside(&self) -> usize {
+        let repetition = self.rereading.as_ref().map_or(0, |plan| {
+            Repetition::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
+        });
+        let turns = match self.thins() {
+            true => Turns::floats(self.chunk, self.pairs),
+            false => 0,
+        };
+        // A score and a rank each.
+        let surveyed = match self.surveys {
+            true => 2 * self.shape.layers * self.shape.kv_heads * self.tokens,
+            false => 0,
+        };
+        repetition + turns + surveyed
     }
 
     /// Floats of `[n, width]`: the residual stream.
@@ -170,7 +287,7 @@ impl Sizes {
         });
         let future = self.needs.iter().filter_map(|needs| needs.future);
         let future = future
-            .map(|f| QueryMoments::floats(crate::shape::heads_of(shape), f.covariance))
+            .map(|f| QueryMoments::floats(heads_of(shape), f.covariance))
             .max();
         ramp * n * shape.q_heads + below + future.unwrap_or(0)
     }
@@ -205,7 +322,9 @@ impl Sizes {
         let capacity = self.capacities[layer];
         let rows = self.rows[layer].min(self.tokens);
         match retention {
-            Retention::Keep(heads) if heads.iter().any(|kept| kept.len() > rows) => {
+            Retention::Keep(heads)
+                if self.settled || heads.iter().any(|kept| kept.len() > rows) =>
+            {
                 let room = capacity - rows;
                 heads.iter().map(|kept| kept.len() + room).collect()
             }
@@ -225,14 +344,22 @@ impl Sizes {
     }
 
     /// What is measured of a layer of the model.
-    pub(crate) fn needs_of(&self, layer: usize) -> Needs {
+    pub(crate) fn needs_in(&self, layer: usize) -> Needs {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.needs[layer],
             LayerKeeps::Window(_) => Needs::default(),
         }
     }
 
-    /// The ledger as it will stand after reading; `decode` and `rope` are not reading's.
+    /// Tokens that enter a layer of the model.
+    pub(crate) fn entering_in(&self, layer: usize) -> usize {
+        match self.keeps[layer] {
+            LayerKeeps::Cut(layer) => self.entering[layer],
+            LayerKeeps::Window(_) => self.tokens,
+        }
+    }
+
+    /// The ledger as it will stand after reading; `decode` and `rope` are not reading's. Before a survey is settled.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
         let row = self.shape.head_dim * 2 * float;
@@ -251,7 +378,9 @@ impl Sizes {
             + self.window_scores()
             + self.column_sums()
             + self.log_sum_exp()
-            + self.measured();
+            + self.measured()
+            + self.beside();
+        let own = (self.rereading.as_ref()).map_or(0, |plan| Repetition::rows(plan, self.tokens));
         let kv_heads = self.shape.kv_heads;
         let tables = self.tables.iter().zip(&self.capacities);
         let tables = tables.filter_map(|(table, capacity)| {
@@ -261,8 +390,8 @@ impl Sizes {
             tables: tables.sum::<u64>() + self.method,
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),
-            layer_kv: (self.tokens * self.shape.kv_heads * row) as u64,
-            residual: (self.residual() * float) as u64,
+            layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
+            residual: ((self.residual() + self.repetition_residual()) * float) as u64,
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
             rope: 0,
             kept_rows: (slots * (row + beside) + rings) as u64,

@@ -5,7 +5,7 @@
 use kept_documents::Document;
 use kept_kernels::Stop;
 use kept_models::{RopeTable, StreamDecoder};
-use kept_policies::{Budget, Policy, PolicyError};
+use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
 use crate::{
     Cut, Decoder, Engine, EngineError, Event, Method, PrefillOutcome, Prompt, SharedPrefill,
@@ -50,7 +50,7 @@ impl Engine {
         let mut readings = 0;
         let mut left = runs;
         while !left.is_empty() {
-            let (now, later) = left.split_at(self.sharing(left, n, room));
+            let (now, later) = left.split_at(self.sharing(left, &prompt.shape(), room));
             left = later;
             readings += 1;
             let build = |(method, _): &(Method, Budget)| method.build();
@@ -64,6 +64,7 @@ impl Engine {
             let prefill = SharedPrefill {
                 model,
                 ids: &prompt.ids,
+                document: Some(prompt.document.clone()),
                 tail: prompt.tail(),
                 room,
                 rope: &rope,
@@ -83,13 +84,18 @@ impl Engine {
         })
     }
 
-    /// How many of the first `runs` share a reading of `n` tokens; one at least.
-    pub(crate) fn sharing(&self, runs: &[(Method, Budget)], n: usize, room: usize) -> usize {
-        let full = (self.bytes_per_row() * n as u64).max(SMALL);
+    /// How many of the first `runs` share a reading of `prompt`; one at least.
+    pub(crate) fn sharing(
+        &self,
+        runs: &[(Method, Budget)],
+        prompt: &PromptShape,
+        room: usize,
+    ) -> usize {
+        let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
         let mut held = 0;
         let fits = |(method, budget): &&(Method, Budget)| {
             // A method that refuses holds nothing.
-            let ledger = self.expected_ledger(n, method, Some(*budget), room);
+            let ledger = self.expected_ledger(prompt, method, Some(*budget), room);
             held += ledger.map_or(0, |ledger| ledger.kept_rows + ledger.tables);
             held <= full
         };

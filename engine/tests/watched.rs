@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
+use kept_engine::policies::PromptShape;
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, MapGrid, MemoryNow, Method, Phase, Progress,
     Prompt, Reading, Sampling, Watch, ends16,
@@ -109,6 +110,18 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
         (method("scissorhands", &[]), Some("100")),
         (method("expected_attention", &[]), Some("100")),
         (method("cam", &[("base", "h2o")]), Some("100")),
+        (method("kvzip", &[]), Some("100")),
+        (
+            method("kvzip", &[("chunk", "100"), ("sinks", "0")]),
+            Some("100"),
+        ),
+        (method("kvzip", &[("spread", "head")]), None),
+        (method("kvzip", &[("spread", "model")]), Some("100")),
+        (method("pyramidinfer", &[("variant", "faithful")]), None),
+        (
+            method("pyramidinfer", &[("variant", "faithful")]),
+            Some("80%"),
+        ),
         (
             method("keydiff", &[("decode_cap", "110"), ("decode_every", "3")]),
             Some("100"),
@@ -120,10 +133,13 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
     ] {
         let (answer, _) = watched(&engine, &method, budget);
         let parsed = budget.map(|text| text.parse().unwrap());
-        let n = answer.prompt.len();
-        let estimate = engine.estimate(n, &method, parsed, MAX_TOKENS).unwrap();
+        let shape = answer.prompt.shape();
+        let n = shape.tokens;
+        let estimate = engine
+            .estimate(&shape, &method, parsed, MAX_TOKENS)
+            .unwrap();
         let expected = engine
-            .expected_ledger(n, &method, parsed, MAX_TOKENS)
+            .expected_ledger(&shape, &method, parsed, MAX_TOKENS)
             .unwrap();
         let case = format!("{method:?} {budget:?}");
         assert_eq!(expected, answer.ledger, "{case}");
@@ -137,7 +153,8 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
             "{case}"
         );
         let rows: usize = answer.rows_per_layer.iter().sum();
-        assert_eq!(estimate.rows, rows / answer.rows_per_layer.len(), "{case}");
+        let mean = rows as f64 / answer.rows_per_layer.len() as f64;
+        assert_eq!(estimate.rows, mean.round() as usize, "{case}");
         let noted = estimate.note.into_iter().collect::<Vec<_>>();
         assert_eq!(noted, answer.notes, "{case}");
     }
@@ -148,7 +165,7 @@ fn a_wrong_budget_is_refused_by_the_estimate_as_by_the_question() {
     let engine = mini();
     let refusal = |budget: &str, name: &str| {
         let parsed = Some(budget.parse().unwrap());
-        let result = engine.estimate(1000, &method(name, &[]), parsed, 64);
+        let result = engine.estimate(&PromptShape::of(1000), &method(name, &[]), parsed, 64);
         result.unwrap_err().to_string()
     };
     assert!(refusal("3", "streaming_llm").contains("3"));

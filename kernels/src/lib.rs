@@ -3,7 +3,8 @@
 //!
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
-//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows.
+//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
+//!   of them gives it.
 //! - `measure.rs`: [`add_column_sums`], the attention that each token gets from all rows, [`mark_below_average`], which rows gave it
 //!   little, and [`log_sum_exp`].
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
@@ -52,7 +53,7 @@ pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
-pub use window::{Normalise, WindowScores, window_scores};
+pub use window::{Normalise, WindowScores, window_maxima, window_scores};
 
 /// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
 ///

@@ -260,6 +260,40 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
     }
 }
 
+/// `out[key] = max(out[key], exp(largest over lanes of logits[key][lane] - log_sum_exp[lane]))`, hidden keys left out as in
+/// [`softmax_tile`]. One key per element of `out`. A lane that must not count has a log-sum-exp of infinity.
+///
+/// # Safety
+/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn raise_to_probabilities<V: Lanes>(
+    across: usize,
+    logits: *const f32,
+    last_visible: Option<*const f32>,
+    log_sum_exp: *const f32,
+    out: &mut [f32],
+) {
+    for (key, out) in out.iter_mut().enumerate() {
+        let mut lanes = [f32::NEG_INFINITY; WIDEST];
+        // SAFETY: the caller's promise; a vector has at most `WIDEST` elements.
+        unsafe {
+            let mut largest = V::splat(f32::NEG_INFINITY);
+            for v in 0..across {
+                let column = v * V::N;
+                let mut logit = V::load(logits.add(key * across * V::N + column));
+                if let Some(last_visible) = last_visible {
+                    let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
+                    logit = V::select_less(last, key, V::splat(f32::NEG_INFINITY), logit);
+                }
+                largest = largest.max(logit.sub(V::load(log_sum_exp.add(column))));
+            }
+            largest.store(lanes.as_mut_ptr());
+        }
+        let largest = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        *out = out.max(largest.exp());
+    }
+}
+
 /// `sums[key][lane] (+)= exp(logits[key][lane] - log_sum_exp[lane])` for one head of a group, added to those before it if `more`;
 /// infinity where the key is hidden, as in [`softmax_tile`].
 ///

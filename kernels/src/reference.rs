@@ -108,6 +108,32 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
     }
 }
 
+/// Specification of [`crate::window_maxima`].
+pub fn window_maxima(task: &WindowScores<'_>, columns: std::ops::Range<usize>, out: &mut [f32]) {
+    let (shape, window) = (&task.shape, task.rows());
+    let prefix = task.tokens - window;
+    for h in 0..shape.q_heads {
+        let mut largest = vec![0.0f64; task.tokens];
+        for row in 0..window {
+            let visible = match task.normalise {
+                Normalise::All => prefix + row + 1,
+                Normalise::Prefix => prefix,
+            };
+            let query = query_head(task.queries, shape, row, h);
+            let (weights, sum, _) = weights(query, visible, task.scale, |r| {
+                task.keys.row(h / shape.group(), r).into()
+            });
+            for (largest, weight) in largest.iter_mut().zip(weights) {
+                *largest = largest.max(weight / sum);
+            }
+        }
+        let out = &mut out[h * columns.len()..][..columns.len()];
+        for (out, largest) in out.iter_mut().zip(&largest[columns.clone()]) {
+            *out = *largest as f32;
+        }
+    }
+}
+
 /// Causal softmax of row `row` of head `h`: `(exp(logit - max), sum, max)`.
 fn row_weights(task: &LastRows<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64) {
     let shape = &task.shape;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
     Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, join_heads, pack_lane, product,
-    softmax_tile, split, with_scratch,
+    raise_to_probabilities, softmax_tile, split, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
@@ -90,6 +90,23 @@ impl WindowScores<'_> {
             assert_eq!(row_weights.len(), rows, "row_weights must be [w {rows}]");
         }
     }
+
+    fn check_columns(&self, columns: &Range<usize>, out: &[f32]) {
+        let (shape, rows, tokens) = (&self.shape, self.rows(), self.tokens);
+        shape.check_rows("queries", self.queries, rows);
+        shape.check_store("keys", self.keys, |_| tokens);
+        assert!(
+            0 < rows && rows <= tokens && columns.start <= columns.end && columns.end <= tokens,
+            "columns {columns:?} of a window of {rows} rows in a prompt of {tokens} tokens"
+        );
+        assert_eq!(
+            out.len(),
+            shape.q_heads * columns.len(),
+            "out must be [q_heads {}, columns {}]",
+            shape.q_heads,
+            columns.len()
+        );
+    }
 }
 
 /// Writes `out [q_heads, tokens]`: the weighted sum over the window's rows of the causal softmax probability, in f32.
@@ -141,6 +158,48 @@ pub(crate) fn visit_columns(
         }
     });
     // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    stop.check()
+}
+
+/// Writes `out [q_heads, columns.len()]`: for each of the keys `columns` the largest causal softmax probability that any row of
+/// the window gives it, in f32. `row_weights` play no part. Passes as in [`window_scores`].
+pub fn window_maxima(
+    task: &WindowScores<'_>,
+    columns: Range<usize>,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    task.check_columns(&columns, out);
+    stop.check()?;
+    out.fill(0.0);
+    let keys = task.keys_of_rows(task.rows());
+    let end = columns.end.min(keys);
+    if end <= columns.start {
+        return Ok(()); // no row sees any of them
+    }
+    let mut log_sum_exp = vec![0.0; task.shape.q_heads * task.rows()];
+    write_log_sum_exp(task, &mut log_sum_exp, stop)?;
+    let (shape, level) = (&task.shape, simd_level());
+    let spans = (end - columns.start).div_ceil(SPAN);
+    let pass = Pass::Raise {
+        log_sum_exp: &log_sum_exp,
+        columns: columns.clone(),
+        out: SharedMut::new(out),
+    };
+    for_each_range(spans * shape.kv_heads, |items| {
+        for item in items {
+            let kv_head = item % shape.kv_heads;
+            let start = columns.start + item / shape.kv_heads * SPAN;
+            let span = start..end.min(start + SPAN);
+            for first in (0..task.rows()).step_by(ROWS) {
+                let rows = Rows::new(task, kv_head, first);
+                with_scratch(rows.scratch(shape), |scratch| {
+                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is checked.
+                    unsafe { visit_span(level, task, &rows, span.clone(), &pass, stop, scratch) }
+                });
+            }
+        }
+    });
     stop.check()
 }
 
@@ -248,6 +307,12 @@ pub(crate) enum Pass<'a> {
         stride: usize,
         out: SharedMut<'a, f32>,
     },
+    /// Raises `out [q_heads, columns]` to the largest probability of the rows; `log_sum_exp` is `[q_heads, w]`.
+    Raise {
+        log_sum_exp: &'a [f32],
+        columns: Range<usize>,
+        out: SharedMut<'a, f32>,
+    },
     /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
     /// probabilities is below `group / keys the row sees`.
     Mark {
@@ -283,8 +348,8 @@ unsafe fn visit_span_lanes<V: Lanes>(
     let lanes = rows.rows.next_multiple_of(V::N);
     let panel = V::ACROSS * V::N;
     let all = lanes * group;
-    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, average, -)
-    // when marking, the average in the lanes of the first head only.
+    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, -, -) when
+    // raising, (log-sum-exp, average, -) when marking, the average in the lanes of the first head only.
     let sizes = [
         head_dim * all,
         TILE * lanes.min(panel),
@@ -296,10 +361,10 @@ unsafe fn visit_span_lanes<V: Lanes>(
     ];
     let [queries, logits, visible, level, share, keep, together] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond the rows stay harmless
-    level.fill(if matches!(pass, Pass::Measure { .. }) {
-        UNSEEN
-    } else {
-        0.0
+    level.fill(match pass {
+        Pass::Measure { .. } => UNSEEN,
+        Pass::Add { .. } | Pass::Mark { .. } => 0.0,
+        Pass::Raise { .. } => f32::INFINITY,
     });
     share.fill(0.0);
     for (g, r) in (0..group).flat_map(|g| (0..rows.rows).map(move |r| (g, r))) {
@@ -327,6 +392,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
                 level[lane] = log_sum_exp[h * window + row];
                 share[lane] = task.row_weights.map_or(*row_weight, |weights| weights[row]);
             }
+            Pass::Raise { log_sum_exp, .. } => level[lane] = log_sum_exp[h * window + row],
             Pass::Mark { log_sum_exp, .. } => {
                 level[lane] = log_sum_exp[h * window + row];
                 // Beyond the rows it stays 0, and no probability is below that.
@@ -386,6 +452,13 @@ unsafe fn visit_span_lanes<V: Lanes>(
                         let out = out.part(at..at + count);
                         let (level, share) = (level[start..].as_ptr(), share[start..].as_ptr());
                         add_probabilities::<V>(across, logits.as_ptr(), visible, level, share, out);
+                    }
+                    Pass::Raise { columns, out, .. } => {
+                        let head = rows.kv_head * group + g;
+                        let at = head * columns.len() + tile - columns.start;
+                        let out = out.part(at..at + count);
+                        let level = level[start..].as_ptr();
+                        raise_to_probabilities::<V>(across, logits.as_ptr(), visible, level, out);
                     }
                     Pass::Mark { .. } => {
                         // The panel `[TILE][width]` of all heads together starts at element `TILE * first lane`.

@@ -3,7 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    Normalise, Scale, SimdLevel, Stop, Stopped, WindowScores, reference, window_scores,
+    Normalise, Scale, SimdLevel, Stop, Stopped, WindowScores, reference, window_maxima,
+    window_scores,
 };
 use support::{GROUPS, Random, assert_close, shape};
 
@@ -57,6 +58,23 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                         );
                         assert_close(&out, &expected, 1e-5, &what);
                     }
+                    // All columns, and some that begin and end nowhere in particular.
+                    for columns in [0..tokens, tokens / 3..tokens - tokens / 4] {
+                        let mut expected = vec![f32::NAN; shape.q_heads * columns.len()];
+                        reference::window_maxima(&task, columns.clone(), &mut expected);
+                        for level in SimdLevel::available() {
+                            let mut out = vec![f32::NAN; expected.len()];
+                            level
+                                .with(|| {
+                                    window_maxima(&task, columns.clone(), &mut out, &Stop::new())
+                                })
+                                .unwrap();
+                            let what = format!(
+                                "maxima {level:?} {shape:?} window {window} of {tokens} {normalise:?} {columns:?}"
+                            );
+                            assert_close(&out, &expected, 1e-5, &what);
+                        }
+                    }
                 }
             }
         }
@@ -88,4 +106,8 @@ fn scores_of_a_head_sum_to_one() {
     let stop = Stop::new();
     stop.request();
     assert_eq!(window_scores(&task, &mut out, &stop), Err(Stopped));
+    assert_eq!(
+        window_maxima(&task, 0..tokens, &mut out, &stop),
+        Err(Stopped)
+    );
 }

@@ -79,8 +79,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-const BASES: &str =
-    "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff or expected_attention";
+const BASES: &str = "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff, expected_attention or kvzip";
 
 /// How no head is left without rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

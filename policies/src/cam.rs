@@ -81,7 +81,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-const BASES: &str = "snapkv, pyramidkv, chunkkv, hbw_kv, keydiff, expected_attention, pyramidinfer, adakv, streaming_llm, h2o, tova or treekv";
+const BASES: &str = "snapkv, pyramidkv, chunkkv, hbw_kv, keydiff, expected_attention, kvzip, pyramidinfer, adakv, streaming_llm, h2o, tova or treekv";
 
 /// Merging of evicted values, over a method that evicts.
 pub struct Cam {
@@ -176,6 +176,14 @@ impl Policy for Cam {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         let rows = self.base.rows(model, prompt, budget)?;
+        if self.base.entering(0).is_some() {
+            return Err(PolicyError::Together {
+                method: INFO.name,
+                first: format!("base={}", self.base.name()),
+                second: "variant=faithful".to_owned(),
+                why: "it evicts nothing whose value could be merged; set variant=budgeted",
+            });
+        }
         let window = (0..model.layers).find_map(|layer| self.base.needs(layer).window);
         self.w = window.map_or(window_for(budget) + prompt.tail, |window| window.rows);
         let held = (0..model.layers).filter_map(|layer| self.base.decode_rows(layer));
@@ -189,6 +197,22 @@ impl Policy for Cam {
 
     fn most_rows(&self, layer: usize, rows: usize) -> usize {
         self.base.most_rows(layer, rows)
+    }
+
+    fn note(&self) -> Option<String> {
+        self.base.note()
+    }
+
+    fn surveys(&self) -> bool {
+        self.base.surveys()
+    }
+
+    fn survey(&mut self, observation: &Observation<'_>) {
+        self.base.survey(observation);
+    }
+
+    fn settle(&mut self) -> Vec<usize> {
+        self.base.settle()
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

@@ -149,6 +149,23 @@ impl Policy for DecodeCap {
         self.base.most_rows(layer, rows)
     }
 
+    fn note(&self) -> Option<String> {
+        self.base.note()
+    }
+
+    fn surveys(&self) -> bool {
+        self.base.surveys()
+    }
+
+    fn survey(&mut self, observation: &Observation<'_>) {
+        self.base.survey(observation);
+    }
+
+    fn settle(&mut self) -> Vec<usize> {
+        self.rows = self.base.settle();
+        self.rows.clone()
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let retention = self.base.select(observation, rows);
         let kept = |head: usize| match &retention {

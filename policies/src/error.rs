@@ -63,6 +63,36 @@ pub enum PolicyError {
         /// Prompt length, in tokens.
         tokens: usize,
     },
+    /// Two settings that exclude each other.
+    #[error("{method}: {first} does not go with {second}; {why}")]
+    Together {
+        /// The method.
+        method: &'static str,
+        /// One setting.
+        first: String,
+        /// The other.
+        second: String,
+        /// The reason, and the way out.
+        why: &'static str,
+    },
+    /// A budget below what a method can reach by dropping tokens on their way through the layers.
+    #[error(
+        "{method} with {setting} keeps at least {least} rows per head on average of this prompt of {tokens} tokens, but the budget is {rows}; raise --budget to {least}, or set {instead}"
+    )]
+    OutOfReach {
+        /// The method.
+        method: &'static str,
+        /// The setting that makes it so.
+        setting: String,
+        /// Rows per kv head asked for.
+        rows: usize,
+        /// The fewest that it reaches, mean over the layers.
+        least: usize,
+        /// Prompt length, in tokens.
+        tokens: usize,
+        /// What to set instead.
+        instead: &'static str,
+    },
     /// A cap on the answer's cache below what is kept of the prompt.
     #[error(
         "{method}: decode_cap={cap} is less than the {rows} rows per head that are kept of the prompt; set decode_cap to {rows} or more, or lower --budget"

@@ -20,11 +20,13 @@ mod full;
 mod h2o;
 mod hbw_kv;
 mod keydiff;
+mod kvzip;
 mod measures;
 mod merge;
 mod parameters;
 mod policy;
 mod pyramidinfer;
+mod pyramidinfer_thinning;
 mod pyramidkv;
 mod registry;
 mod scissorhands;
@@ -49,7 +51,8 @@ pub use full::Full;
 pub use h2o::H2o;
 pub use hbw_kv::HbwKv;
 pub use keydiff::KeyDiff;
-pub use measures::{BelowAverage, Future, FutureQueries, Ramp};
+pub use kvzip::{HeadShares, KvZip};
+pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 pub use merge::{ClassChange, ClassStep, ClassTable, Entry, MergedHead, Union};
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
@@ -57,6 +60,7 @@ pub use policy::{
     Softmax, Spill, Spread, StepObservation, Window,
 };
 pub use pyramidinfer::{PyramidInfer, geometric_rows};
+pub use pyramidinfer_thinning::{Thinning, thinning_lengths};
 pub use pyramidkv::{PyramidKv, Schedule};
 pub use registry::{Build, MethodInfo, build, find, methods};
 pub use scissorhands::Scissorhands;

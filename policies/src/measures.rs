@@ -1,5 +1,5 @@
 //! Measurements that only some methods ask for, beside the plain window: rows that weigh differently, counts of low scores,
-//! and the queries that are expected after the prompt.
+//! the queries that are expected after the prompt, and what the model looks at while it repeats the document.
 //!
 //! Not here: how they are measured. The engine does that (`engine/src/observe.rs`).
 
@@ -25,6 +25,31 @@ pub struct Future {
     pub positions: usize,
     /// Whether the covariance is wanted beside the mean.
     pub covariance: bool,
+}
+
+/// A request to have the model repeat the document, and to see which keys it looks at while it does (KVzip).
+///
+/// The document is cut into chunks. Each chunk is read again behind the document, as an answer to the request to repeat it; these
+/// rows see everything up to the document's end, and one another, never another chunk's repetition and never the question:
+///
+/// ```text
+/// template  document: chunk 0 | chunk 1 | chunk 2    "Repeat the part ... starting with" <8 tokens before>  <assistant>  chunk 1
+///                                                    \_____________ queries of chunk 1: positions from the document's end on
+/// ```
+///
+/// A row's probabilities are taken over the prompt's first `sinks` keys (those before the chunk), the keys of its own chunk, and the
+/// repetition up to itself; a key's score is the largest that any of the rows gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reread {
+    /// Document tokens that are repeated together; `None` takes [`Reread::CHUNK`], or fewer where the model's context ends sooner.
+    pub chunk: Option<usize>,
+    /// First tokens of the prompt that take part in every row's softmax.
+    pub sinks: usize,
+}
+
+impl Reread {
+    /// Document tokens that are repeated together where nothing is set.
+    pub const CHUNK: usize = 2048;
 }
 
 /// The queries that are expected after the prompt: before RoPE their mean and covariance over the prompt's tokens, then turned by

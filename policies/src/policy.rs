@@ -10,7 +10,7 @@
 //! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
 //! ```
 
-use crate::measures::{BelowAverage, Future, FutureQueries, Ramp};
+use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 use crate::token_scores::TokenScores;
 use crate::{ClassChange, ClassStep, ClassTable, MergedHead, PolicyError};
 
@@ -42,17 +42,23 @@ impl ModelShape {
     }
 }
 
-/// The prompt as a policy may know it: how long it is, where the question ends, and how long the answer may get.
+/// The prompt as a policy may know it: how long it is, where the document lies in it, where the question ends, and how long the
+/// answer may get.
 ///
 /// ```text
 /// <|im_start|> user DOCUMENT Question: What is the code ? <|im_end|> <|im_start|> assistant
+/// before = 2       |        after = 13                                                    |
 /// tokens = 16                                           | tail = 3                        |
 ///                                          window, w = 4 | and the tail: 7 rows observed   |
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptShape {
     /// Tokens of the whole prompt, template and question included.
     pub tokens: usize,
+    /// Tokens before the document: the template's.
+    pub before: usize,
+    /// Tokens after the document: question and template.
+    pub after: usize,
     /// Tokens behind the question: the end of the template, the same for every question. A window of w counts from the
     /// question's end backwards and observes these besides. 0 where there is no template: then it is the papers' window.
     pub tail: usize,
@@ -66,6 +72,20 @@ impl PromptShape {
     pub fn slots(&self, rows: usize) -> usize {
         let tokens = self.tokens.saturating_add(self.room);
         tokens.min(rows.saturating_add(1))
+    }
+
+    /// A prompt of `tokens` tokens of which nothing is known: all of it is the document, and the answer may have any length.
+    pub fn of(tokens: usize) -> Self {
+        Self {
+            tokens,
+            room: usize::MAX,
+            ..Self::default()
+        }
+    }
+
+    /// Positions of the document's tokens.
+    pub fn document(&self) -> std::ops::Range<usize> {
+        self.before..self.tokens - self.after
     }
 }
 
@@ -103,6 +123,8 @@ pub struct Needs {
     pub below: Option<usize>,
     /// The queries expected after the prompt, as [`Observation::future`].
     pub future: Option<Future>,
+    /// What the model looks at while it repeats the document, as [`Observation::reread`].
+    pub reread: Option<Reread>,
     /// Measure even where everything is kept: for methods that go on counting while answering.
     pub uncut: bool,
 }
@@ -131,7 +153,8 @@ impl Needs {
 pub struct Observation<'a> {
     /// The layer, from 0.
     pub layer: usize,
-    /// Prompt tokens n.
+    /// Tokens n that entered the layer: the whole prompt, but for methods that drop tokens on the way ([`Policy::entering`]).
+    /// Where they did, every position below is a token's rank among those that entered.
     pub tokens: usize,
     /// Key/value heads.
     pub kv_heads: usize,
@@ -147,6 +170,9 @@ pub struct Observation<'a> {
     pub below: Option<BelowAverage<'a>>,
     /// Queries that are expected after the prompt. Present iff asked for.
     pub future: Option<FutureQueries<'a>>,
+    /// `[kv_heads, n]`, f32: the largest probability that any query of the repetition, over the group's heads, gives each key of
+    /// the document (see [`Reread`]); 0 outside of it. Present iff asked for.
+    pub reread: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions, or before RoPE where the method re-assigns
     /// positions. Present iff rows were asked for.
     pub keys: Option<&'a [f32]>,
@@ -251,7 +277,7 @@ pub type Evictions = [Option<Row>];
 /// A KV-cache compression method, with its parameters and the state of one prompt.
 ///
 /// Order of calls for one prompt: `rows` once, then for every layer in ascending order `needs` and `select`, then for every
-/// generated token and layer `step`. Methods that share indices between layers keep them between calls of `select`.
+/// generated token and layer `step`. (A method that [`surveys`](Policy::surveys) sees every layer once more, before.) Methods that share indices between layers keep them between calls of `select`.
 pub trait Policy: Send {
     /// The method's name, as in `--method`.
     fn name(&self) -> &'static str;
@@ -262,6 +288,12 @@ pub trait Policy: Send {
     /// Where kept rows stand for RoPE.
     fn positions(&self) -> Positions {
         Positions::Original
+    }
+
+    /// Called before `rows` where nobody gave a budget: the rows per kv head and layer that the method comes to by settings of
+    /// its own, if it has such; the `rows` that follows is then given these.
+    fn unbudgeted(&mut self, _model: &ModelShape, _prompt: &PromptShape) -> Option<usize> {
+        None
     }
 
     /// Rows per kv head for every layer, for a budget of `budget` rows per kv head and layer on average. Everything that is
@@ -278,6 +310,38 @@ pub trait Policy: Send {
     /// `rows`.
     fn most_rows(&self, _layer: usize, rows: usize) -> usize {
         rows
+    }
+
+    /// What a person should know about this method on this prompt, one sentence. Called after `rows`.
+    fn note(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the prompt must be read once before anything is cut, because layers compete for rows. Every layer is then told to
+    /// [`Policy::survey`] in place of `select`, then [`Policy::settle`] is called, and a second reading cuts. Called after `rows`.
+    fn surveys(&self) -> bool {
+        false
+    }
+
+    /// What was measured in one layer, in a reading that cuts nothing.
+    fn survey(&mut self, _observation: &Observation<'_>) {}
+
+    /// After the last layer of a survey: rows per kv head for every layer, rounded up where a layer's heads share no whole number.
+    /// From here on `needs` and `most_rows` are those of the second reading.
+    fn settle(&mut self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// How many tokens enter `layer`, for methods that drop tokens from the computation itself; `None` where all do. The first
+    /// layer always gets all. Called after `rows`.
+    fn entering(&self, _layer: usize) -> Option<usize> {
+        None
+    }
+
+    /// After [`Policy::select`], for methods that drop tokens from the computation: which of the tokens that entered the layer
+    /// enter the next one, ascending, as ranks among those that entered; `None` where all do.
+    fn pass_on(&mut self, _observation: &Observation<'_>) -> Option<Vec<u32>> {
+        None
     }
 
     /// The positions that one layer keeps: exactly `rows` per kv head on average, or everything if the prompt has no more.

@@ -1,9 +1,10 @@
-//! PyramidInfer, matched to a budget: a token that one layer drops is gone from all deeper ones (Yang et al., "PyramidInfer:
-//! Pyramid KV Cache Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
+//! PyramidInfer: a token that one layer drops is gone from all deeper ones (Yang et al., "PyramidInfer: Pyramid KV Cache
+//! Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
 //!
 //! The recent tokens of the prompt weigh what every earlier token gets, the newest of them most; the mean over all query heads
-//! decides for the whole layer. The published method drops hidden states too, so its memory cannot be set: at its own settings it
-//! keeps about three quarters. This variant drops keys and values alone, as all methods here do. Rows fall geometrically from the
+//! decides for the whole layer. The published method (`variant=faithful`, in `pyramidinfer_thinning.rs`) drops hidden states too, and
+//! keeps about three quarters at its own settings. The default here (`variant=budgeted`) takes any budget: it drops keys and values
+//! alone, as all other methods do. Rows fall geometrically from the
 //! first layer to the last, their mean is the budget, and each layer chooses among what the one before it kept. The last layers
 //! may have less than the sinks: then those stay, as far as there is room. Decode only appends.
 //!
@@ -17,7 +18,7 @@ use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::window::{observed_rows, uniform_rows};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pos,
-    PromptShape, Ramp, Retention, top_positions,
+    PromptShape, Ramp, Retention, Thinning, top_positions,
 };
 
 /// Shown in the table of methods.
@@ -26,12 +27,18 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     title: "PyramidInfer",
     paper: "arXiv 2405.12532",
     keeps: "what the recent tokens attend to, the same in every head, ever less with depth",
-    acts: "prefill",
+    acts: "prefill; faithful: decode too",
     positions: "original",
     parameters: &[
         Parameter {
+            name: "variant",
+            default: "budgeted",
+            range: "budgeted or faithful",
+            meaning: "budgeted drops keys and values and takes any budget; faithful drops tokens from the computation (as published)",
+        },
+        Parameter {
             name: "recent",
-            default: "a fifth of the budget",
+            default: "a fifth of the budget; faithful: of the prompt",
             range: "a whole number from 1",
             meaning: "last tokens: they decide, and are always kept",
         },
@@ -43,9 +50,15 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         },
         Parameter {
             name: "ratio",
-            default: "39",
-            range: "a number from 1",
-            meaning: "how many times the rows of the last layer the first one has",
+            default: "39; faithful: by the budget, 0.9 without one",
+            range: "a number from 1; faithful: from 0 to 1",
+            meaning: "budgeted: how many times the rows of the last layer the first one has; faithful: share of older tokens that the last layers pass on (0.9 keeps some three quarters of all rows, 0 about half)",
+        },
+        Parameter {
+            name: "min_context",
+            default: "64",
+            range: "a whole number from 1",
+            meaning: "faithful: a layer that would pass on no more older tokens than this passes all",
         },
         Parameter {
             name: "sinks",
@@ -59,6 +72,17 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     ],
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;
+        if p.choice("variant", &[("budgeted", false), ("faithful", true)], false)? {
+            return faithful(&p);
+        }
+        if let Some(given) = p.given("min_context") {
+            return Err(PolicyError::Together {
+                method: INFO.name,
+                first: format!("min_context={given}"),
+                second: "variant=budgeted".to_owned(),
+                why: "its layers follow the budget; set variant=faithful or leave it out",
+            });
+        }
         Ok(Box::new(PyramidInfer {
             recent: p.whole("recent", |r| r >= 1)?,
             weight: p.number("weight", |w| w >= 1.0)?.unwrap_or(1.2),
@@ -70,6 +94,29 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         }))
     },
 };
+
+fn faithful(p: &Parameters) -> Result<Box<dyn Policy>, PolicyError> {
+    if let Some(given) = p.given("decode_cap") {
+        return Err(PolicyError::Together {
+            method: INFO.name,
+            first: format!("decode_cap={given}"),
+            second: "variant=faithful".to_owned(),
+            why: "it thins the answer by its own rule; set variant=budgeted or leave it out",
+        });
+    }
+    let mut thinning = Thinning::new(p.number("ratio", |r| (0.0..=1.0).contains(&r))?);
+    thinning.recent = p.whole("recent", |r| r >= 1)?;
+    if let Some(weight) = p.number("weight", |w| w >= 1.0)? {
+        thinning.weight = weight;
+    }
+    if let Some(least) = p.whole("min_context", |m| m >= 1)? {
+        thinning.min_context = least;
+    }
+    if let Some(sinks) = p.whole("sinks", |_| true)? {
+        thinning.sinks = sinks;
+    }
+    Ok(Box::new(thinning))
+}
 
 /// Ever smaller parts of the same tokens.
 #[derive(Debug, Clone)]

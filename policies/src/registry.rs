@@ -2,8 +2,8 @@
 
 use crate::{
     Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full,
-    h2o, hbw_kv, keydiff, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm, tova,
-    treekv,
+    h2o, hbw_kv, keydiff, kvzip, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm,
+    tova, treekv,
 };
 
 /// Builds a policy from name-value pairs.
@@ -30,7 +30,7 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 16] = [
+const METHODS: [MethodInfo; 17] = [
     full::INFO,
     streaming_llm::INFO,
     h2o::INFO,
@@ -45,6 +45,7 @@ const METHODS: [MethodInfo; 16] = [
     ems::INFO,
     keydiff::INFO,
     expected_attention::INFO,
+    kvzip::INFO,
     adakv::INFO,
     cam::INFO,
 ];

@@ -67,9 +67,8 @@ mod tests {
     #[test]
     fn a_window_ends_with_the_question_and_holds_the_tail_besides() {
         let prompt = |tail| PromptShape {
-            tokens: 900,
             tail,
-            room: 0,
+            ..PromptShape::of(900)
         };
         assert_eq!(observed_rows(None, 16, &prompt(0), 128, 4), 16);
         assert_eq!(observed_rows(None, 16, &prompt(5), 128, 4), 21);
@@ -88,9 +87,8 @@ mod tests {
             head_dim: 4,
         };
         let prompt = PromptShape {
-            tokens: 900,
             tail: 9,
-            room: 0,
+            ..PromptShape::of(900)
         };
         let window = observed_rows(None, 8, &prompt, 14, 4);
         let error = uniform_rows("snapkv", &model, &prompt, 14, window, 4).unwrap_err();

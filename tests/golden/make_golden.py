@@ -13,12 +13,15 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     architectures/          one tiny model for each architecture, packed, with logits and answers: see architectures.py
     strings.json            ids of hard strings, tiny tokenizer
     selections.json         kept positions of drawn cases
-    selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py
+    selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py,
+                            kvzip.py, thinning.py
     ems.json.gz             what EMS keeps, merges and drops: see ems.py
     tokenizers/*.json.gz    ids of hard strings by the tokenizers of the families people download: see tokenizer_ids.py
     tokenizers/*.gguf.gz    small vocabularies for them, trained once: see tokenizer_train.py
     templates/renderings.json.gz   what Hugging Face makes of the templates beside it: see template_renderings.py
+    deep-group2-tied.*      a model that drops rows between its layers, and what it says: see thinned_logits.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
+    kvpress_kvzip.*         the same of KVzip: by kvpress_kvzip.py
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
 
@@ -35,11 +38,14 @@ import architectures
 import decoding
 import ems
 import hf_logits
+import kvzip
 import selections
 import selections_further
 import selections_many
 import strings
 import template_renderings
+import thinned_logits
+import thinning
 import tiny
 import tokenizer_ids
 from llama_cpp import Llama
@@ -230,4 +236,7 @@ if __name__ == "__main__":
         ems.write()
         tokenizer_ids.write()
         template_renderings.write()
+        kvzip.write()
+        thinning.write()
+        thinned_logits.write()
     make_mini()

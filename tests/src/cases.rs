@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kept_policies::{Future, Ramp, Softmax, Window};
+use kept_policies::{Future, PromptShape, Ramp, Softmax, Window};
 use serde_json::Value;
 
 /// The generator of `golden/selections.py`: 16 high bits of a 64-bit linear congruential state.
@@ -36,6 +36,28 @@ pub struct Answered {
     pub bits: u32,
     /// `[kv_heads][steps]`: the position that left after each step, if any.
     pub evicted: Vec<Vec<Option<u32>>>,
+}
+
+/// The document of a case and its repetition.
+#[derive(Debug, Clone)]
+pub struct Repetition {
+    /// Tokens before the document.
+    pub before: usize,
+    /// Tokens after it.
+    pub after: usize,
+    /// Per chunk `[first, end, first row, end row]`: its tokens, and its rows of the repetition.
+    pub chunks: Vec<[usize; 4]>,
+    /// `[q_heads, m, head_dim]`, row-major.
+    pub q: Vec<f32>,
+    /// `[kv_heads, m, head_dim]`.
+    pub k: Vec<f32>,
+}
+
+impl Repetition {
+    /// Rows m of all chunks.
+    pub fn rows(&self) -> usize {
+        self.chunks.last().map_or(0, |chunk| chunk[3])
+    }
 }
 
 /// The probabilities of an answer's steps, one after the other.
@@ -92,6 +114,8 @@ pub struct Case {
     pub seed: u64,
     /// What happens while answering, if the case goes on that far.
     pub answered: Option<Answered>,
+    /// What is repeated, if anything.
+    pub repetition: Option<Repetition>,
 }
 
 impl Case {
@@ -104,14 +128,29 @@ impl Case {
         let mut draw = Draw(seed);
         // Ties on purpose: halves make every sum of products exact, repeated keys make equal ones.
         let repeat = value["repeat"].as_u64().map(|period| period as usize);
-        let mut tensor = |heads: usize| -> Vec<f32> {
-            let values = (0..heads * n * head_dim).map(|_| draw.value());
+        let mut tensor = |heads: usize, rows: usize| -> Vec<f32> {
+            let values = (0..heads * rows * head_dim).map(|_| draw.value());
             match repeat {
                 Some(_) => values.map(|x| (2.0 * x + 0.5).floor() / 2.0).collect(),
                 None => values.collect(),
             }
         };
-        let (q, k, v) = (tensor(q_heads), tensor(kv_heads), tensor(kv_heads));
+        let (q, k, v) = (tensor(q_heads, n), tensor(kv_heads, n), tensor(kv_heads, n));
+        let chunks = value["chunks"].as_array().map(|chunks| {
+            let number = |bound: &Value| bound.as_u64().expect("a bound") as usize;
+            let bounds = |chunk: &Value| std::array::from_fn(|i| number(&chunk[i]));
+            chunks.iter().map(bounds).collect::<Vec<[usize; 4]>>()
+        });
+        let repetition = chunks.map(|chunks| {
+            let rows = chunks.last().map_or(0, |chunk| chunk[3]);
+            Repetition {
+                before: number("before"),
+                after: number("after"),
+                chunks,
+                q: tensor(q_heads, rows),
+                k: tensor(kv_heads, rows),
+            }
+        });
         let repeated = |tensor: Vec<f32>| -> Vec<f32> {
             let Some(period) = repeat else { return tensor };
             (0..kv_heads * n)
@@ -146,7 +185,77 @@ impl Case {
                     .map(|gone| evictions(gone.as_str().expect("positions")))
                     .collect(),
             }),
+            repetition,
         }
+    }
+
+    /// The prompt as a policy knows it.
+    pub fn prompt(&self) -> PromptShape {
+        let repetition = self.repetition.as_ref();
+        PromptShape {
+            before: repetition.map_or(0, |r| r.before),
+            after: repetition.map_or(0, |r| r.after),
+            ..PromptShape::of(self.n)
+        }
+    }
+
+    /// The same case of only some of its tokens.
+    pub fn only(&self, tokens: &[u32]) -> Self {
+        let d = self.head_dim;
+        let rows = |tensor: &[f32]| -> Vec<f32> {
+            let heads = tensor.chunks_exact(self.n * d);
+            heads
+                .flat_map(|head| tokens.iter().flat_map(|&t| &head[t as usize * d..][..d]))
+                .copied()
+                .collect()
+        };
+        Self {
+            n: tokens.len(),
+            q: rows(&self.q),
+            k: rows(&self.k),
+            v: rows(&self.v),
+            ..self.clone()
+        }
+    }
+
+    /// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys, over the group.
+    /// A row's softmax goes over the first `sinks` keys, as far as they lie before the chunk, the chunk's, and the repetition up
+    /// to itself.
+    pub fn reread(&self, sinks: usize) -> Vec<f32> {
+        let repetition = self.repetition.as_ref().expect("a repetition");
+        let (n, d, group, m) = (
+            self.n,
+            self.head_dim,
+            self.q_heads / self.kv_heads,
+            repetition.rows(),
+        );
+        let mut largest = vec![0.0f64; self.kv_heads * n];
+        for head in 0..self.q_heads {
+            let kv = head / group;
+            for &[first, end, from, to] in &repetition.chunks {
+                let ahead = sinks.min(first);
+                for row in from..to {
+                    let prompt = (0..ahead).chain(first..end);
+                    let keys = prompt.map(|t| &self.k[(kv * n + t) * d..][..d]);
+                    let own = (from..=row).map(|r| &repetition.k[(kv * m + r) * d..][..d]);
+                    let q = &repetition.q[(head * m + row) * d..][..d];
+                    let dot = |k: &[f32]| -> f64 {
+                        q.iter().zip(k).map(|(a, b)| *a as f64 * *b as f64).sum()
+                    };
+                    let logits: Vec<f64> = keys
+                        .chain(own)
+                        .map(|k| dot(k) / (d as f64).sqrt())
+                        .collect();
+                    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let total: f64 = logits.iter().map(|x| (x - most).exp()).sum();
+                    for (token, x) in (first..end).zip(&logits[ahead..]) {
+                        let largest = &mut largest[kv * n + token];
+                        *largest = largest.max((x - most).exp() / total);
+                    }
+                }
+            }
+        }
+        largest.into_iter().map(|x| x as f32).collect()
     }
 
     /// `count` values that the stream gives after the case's tensors.

@@ -75,6 +75,19 @@ pub fn read_and_step(
     prompt: &[u32],
     steps: &[u32],
 ) -> Stepped {
+    let prompt = (prompt, None);
+    read_document_and_step(model, policy, budget, chunk, prompt, steps)
+}
+
+/// [`read_and_step`] of a prompt whose document stands at given positions.
+pub fn read_document_and_step(
+    model: &Model,
+    policy: &mut dyn Policy,
+    budget: usize,
+    chunk: usize,
+    (prompt, document): (&[u32], Option<std::ops::Range<usize>>),
+    steps: &[u32],
+) -> Stepped {
     let rope = RopeTable::new(model.config(), prompt.len() + steps.len());
     let outcome = Prefill {
         model,
@@ -84,6 +97,7 @@ pub fn read_and_step(
         room: steps.len(),
         rope: &rope,
         tail: 0,
+        document,
         every_row: false,
         chunk,
     }

@@ -199,5 +199,6 @@ pub fn toy(inputs: &Value, method: &str, set: &[(&str, &str)], budget: usize) ->
         kept: Vec::new(),
         seed: 0,
         answered: None,
+        repetition: None,
     }
 }

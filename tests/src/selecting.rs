@@ -2,11 +2,13 @@
 //!
 //! Policies alone: attention comes from the case, or from the product's kernel; nothing here is a model or a cache of the engine.
 
-use kept_engine::kernels::{HeadShape, Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_engine::kernels::{
+    HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
+};
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_policies::{
-    BelowAverage, FutureQueries, ModelShape, Observation, Policy, Pos, PromptShape, Retention, Row,
-    Softmax, StepObservation, build,
+    BelowAverage, FutureQueries, ModelShape, Needs, Observation, Policy, Pos, PromptShape,
+    Retention, Row, Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
@@ -45,92 +47,186 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
         kv_heads: case.kv_heads,
         head_dim: case.head_dim,
     };
-    let rows = policy
-        .rows(
-            &model,
-            &PromptShape {
-                tokens: case.n,
-                tail: 0,
-                room: usize::MAX,
-            },
-            case.budget,
-        )
+    let mut rows = policy
+        .rows(&model, &case.prompt(), case.budget)
         .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
-    let needs = policy.needs(case.layer);
-    let window = needs.window.map(|window| match measured {
-        Measured::Slowly => case.observed(window),
-        Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax),
-    });
-    let column_sums = needs.column_sums.then(|| match measured {
-        Measured::Slowly => case.column_sums(),
-        Measured::ByKernel => last_queries(case, |last| {
-            let mut known = vec![0.0; case.q_heads * case.n];
-            let mut sums = vec![0.0; case.q_heads * case.n];
-            let known = LogSumExp::Unknown(&mut known);
-            last.add_column_sums(known, &mut sums, &Stop::new())
-                .expect("nobody stops it");
-            sums
-        }),
-    });
-    let ramp = needs.ramp.map(|ramp| match measured {
-        Measured::Slowly => case.ramp(ramp),
-        Measured::ByKernel => last_queries(case, |last| {
-            let mut out = Vec::new();
-            last.ramp(ramp, &mut out, &Stop::new())
-                .expect("nobody stops it");
-            out
-        }),
-    });
-    let below = needs.below.map(|rows| match measured {
-        Measured::Slowly => case.below(rows),
-        Measured::ByKernel => last_queries(case, |last| {
-            let (rows, mut bits) = (rows.min(case.n), Vec::new());
-            last.below(rows, &mut bits, &Stop::new())
-                .expect("nobody stops it");
-            (rows, bits)
-        }),
-    });
-    let future = needs.future.map(|future| match measured {
-        Measured::Slowly => case.future(future),
-        Measured::ByKernel => last_queries(case, |last| {
-            let mut moments = QueryMoments::default();
-            moments.start(last.shape, future);
-            moments.add(last.last(case.n - future.skip));
-            let found = moments.finish(None).expect("started");
-            let covariance = found.covariance.unwrap_or_default();
-            (found.mean.to_vec(), covariance.to_vec())
-        }),
-    });
-    let observation = Observation {
-        layer: case.layer,
-        tokens: case.n,
-        kv_heads: case.kv_heads,
-        group: case.q_heads / case.kv_heads,
-        window: window.as_deref(),
-        column_sums: column_sums.as_deref(),
-        ramp: ramp.as_deref(),
-        below: below
-            .as_ref()
-            .map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
-        future: future.as_ref().map(|(mean, covariance)| FutureQueries {
-            mean,
-            covariance: (!covariance.is_empty()).then_some(covariance),
-        }),
-        keys: needs.rows.then_some(case.k.as_slice()),
-        values: needs.rows.then_some(case.v.as_slice()),
-    };
-    // Methods whose layers depend on each other see the same tensors in all of them.
-    for (layer, &rows) in rows.iter().enumerate().take(case.layer) {
-        policy.select(
-            &Observation {
-                layer,
-                ..observation
-            },
-            rows,
-        );
+    if policy.entering(0).is_some() {
+        let kept = thinned(case, &mut *policy, &rows, measured);
+        return (policy, kept);
     }
-    let kept = policy.select(&observation, rows[case.layer]);
+    let seen = Seen::new(case, &policy.needs(case.layer), measured);
+    // Methods whose layers depend on each other see the same tensors in all of them.
+    if policy.surveys() {
+        for layer in 0..case.layers {
+            policy.survey(&seen.observation(case, layer));
+        }
+        rows = policy.settle();
+    }
+    for (layer, &rows) in rows.iter().enumerate().take(case.layer) {
+        policy.select(&seen.observation(case, layer), rows);
+    }
+    let kept = policy.select(&seen.observation(case, case.layer), rows[case.layer]);
     (policy, kept)
+}
+
+/// What enters the layer of `case`, where every layer sees the same tensors of the tokens that entered it.
+fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measured) -> Retention {
+    let mut alive: Vec<u32> = (0..case.n as u32).collect();
+    for (layer, &rows) in rows.iter().enumerate().take(case.layer + 1) {
+        assert_eq!(policy.entering(layer), Some(alive.len()), "as announced");
+        if layer == case.layer {
+            break;
+        }
+        let left = case.only(&alive);
+        let seen = Seen::new(&left, &policy.needs(layer), measured);
+        let observation = seen.observation(&left, layer);
+        assert_eq!(policy.select(&observation, rows), Retention::Everything);
+        if let Some(passed) = policy.pass_on(&observation) {
+            alive = passed.iter().map(|&row| alive[row as usize]).collect();
+        }
+    }
+    Retention::Keep(vec![alive.into_iter().map(Pos).collect(); case.kv_heads])
+}
+
+/// What is measured of a case.
+struct Seen {
+    window: Option<Vec<f32>>,
+    column_sums: Option<Vec<f32>>,
+    ramp: Option<Vec<f32>>,
+    below: Option<(usize, Vec<u64>)>,
+    future: Option<(Vec<f32>, Vec<f32>)>,
+    reread: Option<Vec<f32>>,
+    rows: bool,
+}
+
+impl Seen {
+    fn new(case: &Case, needs: &Needs, measured: Measured) -> Self {
+        let window = needs.window.map(|window| match measured {
+            Measured::Slowly => case.observed(window),
+            Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax),
+        });
+        let column_sums = needs.column_sums.then(|| match measured {
+            Measured::Slowly => case.column_sums(),
+            Measured::ByKernel => last_queries(case, |last| {
+                let mut known = vec![0.0; case.q_heads * case.n];
+                let mut sums = vec![0.0; case.q_heads * case.n];
+                let known = LogSumExp::Unknown(&mut known);
+                last.add_column_sums(known, &mut sums, &Stop::new())
+                    .expect("nobody stops it");
+                sums
+            }),
+        });
+        let ramp = needs.ramp.map(|ramp| match measured {
+            Measured::Slowly => case.ramp(ramp),
+            Measured::ByKernel => last_queries(case, |last| {
+                let mut out = Vec::new();
+                last.ramp(ramp, &mut out, &Stop::new())
+                    .expect("nobody stops it");
+                out
+            }),
+        });
+        let below = needs.below.map(|rows| match measured {
+            Measured::Slowly => case.below(rows),
+            Measured::ByKernel => last_queries(case, |last| {
+                let (rows, mut bits) = (rows.min(case.n), Vec::new());
+                last.below(rows, &mut bits, &Stop::new())
+                    .expect("nobody stops it");
+                (rows, bits)
+            }),
+        });
+        let future = needs.future.map(|future| match measured {
+            Measured::Slowly => case.future(future),
+            Measured::ByKernel => last_queries(case, |last| {
+                let mut moments = QueryMoments::default();
+                moments.start(last.shape, future);
+                moments.add(last.last(case.n - future.skip));
+                let found = moments.finish(None).expect("started");
+                let covariance = found.covariance.unwrap_or_default();
+                (found.mean.to_vec(), covariance.to_vec())
+            }),
+        });
+        let reread = needs.reread.map(|asked| match measured {
+            Measured::Slowly => case.reread(asked.sinks),
+            Measured::ByKernel => maxima(case, asked.sinks),
+        });
+        Self {
+            window,
+            column_sums,
+            ramp,
+            below,
+            future,
+            reread,
+            rows: needs.rows,
+        }
+    }
+
+    fn observation<'a>(&'a self, case: &'a Case, layer: usize) -> Observation<'a> {
+        Observation {
+            layer,
+            tokens: case.n,
+            kv_heads: case.kv_heads,
+            group: case.q_heads / case.kv_heads,
+            window: self.window.as_deref(),
+            column_sums: self.column_sums.as_deref(),
+            ramp: self.ramp.as_deref(),
+            below: self
+                .below
+                .as_ref()
+                .map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
+            future: self
+                .future
+                .as_ref()
+                .map(|(mean, covariance)| FutureQueries {
+                    mean,
+                    covariance: (!covariance.is_empty()).then_some(covariance),
+                }),
+            reread: self.reread.as_deref(),
+            keys: self.rows.then_some(case.k.as_slice()),
+            values: self.rows.then_some(case.v.as_slice()),
+        }
+    }
+}
+
+/// [`Case::reread`] by the product's kernel.
+fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
+    let repetition = case.repetition.as_ref().expect("a repetition");
+    let (n, d, m) = (case.n, case.head_dim, repetition.rows());
+    let mut scores = vec![0.0f32; case.kv_heads * n];
+    for &[first, end, from, to] in &repetition.chunks {
+        let ahead = sinks.min(first);
+        let seen = ahead + end - first + to - from;
+        let mut keys = RowStore::uniform(case.kv_heads, seen, d);
+        for head in 0..case.kv_heads {
+            let prompt = (0..ahead).chain(first..end);
+            let prompt = prompt.map(|t| &case.k[(head * n + t) * d..][..d]);
+            let own = (from..to).map(|r| &repetition.k[(head * m + r) * d..][..d]);
+            for (row, key) in prompt.chain(own).enumerate() {
+                keys.row_mut(head, row).copy_from_slice(key);
+            }
+        }
+        let queries: Vec<f32> = (from..to)
+            .flat_map(|row| (0..case.q_heads).map(move |head| (head * m + row) * d))
+            .flat_map(|at| repetition.q[at..at + d].iter().copied())
+            .collect();
+        let task = WindowScores {
+            shape: heads(case),
+            scale: (1.0 / (d as f32).sqrt()).into(),
+            queries: &queries,
+            keys: &keys,
+            tokens: seen,
+            normalise: Normalise::All,
+            row_weights: None,
+        };
+        let mut out = vec![0.0; case.q_heads * (end - first)];
+        window_maxima(&task, ahead..ahead + end - first, &mut out, &Stop::new())
+            .expect("nobody stops it");
+        for (head, maxima) in out.chunks_exact(end - first).enumerate() {
+            let kv = head / (case.q_heads / case.kv_heads);
+            let scores = scores[kv * n + first..kv * n + end].iter_mut();
+            scores.zip(maxima).for_each(|(s, p)| *s = s.max(*p));
+        }
+    }
+    scores
 }
 
 /// The product's own measuring, of all queries of a case.
@@ -199,6 +295,7 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
 pub struct Replay {
     policy: Box<dyn Policy>,
     q_heads: usize,
+    layer: usize,
     /// `[kv_heads][rows]`: the position in each slot.
     slots: Vec<Vec<Pos>>,
     /// `[kv_heads]`: the slot that was given up last.
@@ -226,12 +323,18 @@ impl Replay {
         Self {
             policy,
             q_heads,
+            layer: 0,
             slots: (kept.iter())
                 .map(|head| head.iter().copied().map(Pos).collect())
                 .collect(),
             free: vec![None; kept.len()],
             left: Vec::new(),
         }
+    }
+
+    /// The same in another layer than the first.
+    pub fn at_layer(self, layer: usize) -> Self {
+        Self { layer, ..self }
     }
 
     /// One kv head of one query head, after a prompt of `first.len()` tokens that all fit the budget; `first` is the attention that
@@ -248,11 +351,7 @@ impl Replay {
             kv_heads: 1,
             head_dim: 8,
         };
-        let prompt = PromptShape {
-            tokens: n,
-            tail: 0,
-            room: usize::MAX,
-        };
+        let prompt = PromptShape::of(n);
         let rows = policy.rows(&model, &prompt, budget).expect("rows");
         assert_eq!(policy.decode_rows(0), Some(budget));
         let observation = Observation {
@@ -310,7 +409,7 @@ impl Replay {
             }
         }
         let observation = StepObservation {
-            layer: 0,
+            layer: self.layer,
             rows: &rows,
             firsts: &firsts,
             positions: &positions,

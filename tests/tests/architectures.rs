@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::policies::{Budget, build};
+use kept_engine::policies::{Budget, PromptShape, build};
 use kept_engine::{Ask, CompactLayer, Engine, MemoryNow, Method, Progress, Sampling, Watch};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
@@ -252,9 +252,12 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
             let budget = (budget > 0).then_some(Budget::Bytes(bytes));
             let rows = engine.budget_rows(budget, n).expect("a budget");
-            let estimate = engine.estimate(n, &method, budget, room).expect("known");
+            let prompt = PromptShape::of(n);
+            let estimate = engine
+                .estimate(&prompt, &method, budget, room)
+                .expect("known");
             let expected = engine
-                .expected_ledger(n, &method, budget, room)
+                .expected_ledger(&prompt, &method, budget, room)
                 .expect("known");
             let mut policy = method.build().expect("a method");
             let rope = kept_engine::models::RopeTable::new(config, n + room);

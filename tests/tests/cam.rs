@@ -29,11 +29,7 @@ fn spreads(case: &Case) -> (Retention, Vec<Spread>) {
         kv_heads: case.kv_heads,
         head_dim: case.head_dim,
     };
-    let prompt = PromptShape {
-        tokens: case.n,
-        tail: 0,
-        room: 0,
-    };
+    let prompt = PromptShape::of(case.n);
     let rows = policy.rows(&model, &prompt, case.budget).expect("rows");
     let window = case.observed(policy.needs(0).window.expect("a window"));
     let observation = Observation {

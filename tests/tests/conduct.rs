@@ -38,7 +38,7 @@ fn ask<'a>(document: &'a Document, method: &'a Method, sampling: &'a Sampling) -
 #[test]
 fn a_stop_while_reading_ends_the_reading() {
     let (engine, document) = (engine(), sample());
-    for name in ["full", "snapkv", "streaming_llm"] {
+    for name in ["full", "snapkv", "streaming_llm", "kvzip"] {
         let stop = Stop::new();
         let mut heard = 0;
         let result = engine.ask(

@@ -271,6 +271,7 @@ fn the_worked_example_of_the_specification() {
         kept: Vec::new(),
         seed: 0,
         answered: None,
+        repetition: None,
     };
     let example = &f["ems_head0_B8_w4_g2_tau0.1_k3"];
     let mut layer = Layer::new(&case, Measured::ByKernel, 6);
@@ -435,7 +436,7 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
         .ask(&question, &mut |_| (), &Stop::new())
         .expect("an answer");
     let expected = engine
-        .expected_ledger(answer.prompt.len(), &method, budget, 12)
+        .expected_ledger(&answer.prompt.shape(), &method, budget, 12)
         .expect("a ledger");
     assert_eq!(answer.ledger, expected);
     let config = engine.model().config();

@@ -122,7 +122,9 @@ fn a_budget_that_holds_everything_changes_nothing() {
     };
     let full = run("full", n);
     for budget in [n, n + 1, 10 * n] {
-        assert_eq!(run("snapkv", budget), full, "snapkv at {budget} of {n}");
+        for method in ["snapkv", "kvzip"] {
+            assert_eq!(run(method, budget), full, "{method} at {budget} of {n}");
+        }
     }
     let room_for_all = n + golden.steps.len();
     let parameters = set(&[("positions", "original")]);
@@ -150,6 +152,9 @@ fn the_first_token_is_that_of_the_full_cache() {
     let full = first("full", &[], golden.prompt.len());
     assert_eq!(first("snapkv", &[("w", "1")], 6), full);
     assert_eq!(first("streaming_llm", &[], 5), full);
+    for spread in ["head", "layer", "model"] {
+        assert_eq!(first("kvzip", &[("spread", spread)], 6), full, "{spread}");
+    }
 }
 
 /// The bound is worth something: one row more or less in one head of one layer moves the logits past it.

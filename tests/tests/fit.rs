@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use kept_engine::policies::PromptShape;
 use kept_engine::{Engine, Method};
 use kept_models::testing::TinyLlama;
 use kept_tests::golden;
@@ -58,7 +59,10 @@ fn little_memory_reads_more_with_fewer_rows_and_no_token_more_than_fits() {
         parameters: Vec::new(),
     };
     let context = engine.model().config().context;
-    let free = |tokens| engine.expected_ledger(tokens, &full, None, Engine::DEFAULT_MAX_TOKENS);
+    let free = |tokens| {
+        let prompt = PromptShape::of(tokens);
+        engine.expected_ledger(&prompt, &full, None, Engine::DEFAULT_MAX_TOKENS)
+    };
     let memory = free(context / 2)
         .expect("a full cache has no budget")
         .peak();

@@ -112,15 +112,7 @@ fn answers_hold_what_they_should_after_every_step() {
         };
         let budget = number("budget") as usize;
         let rows = policy
-            .rows(
-                &model,
-                &PromptShape {
-                    tokens: 1,
-                    tail: 0,
-                    room: usize::MAX,
-                },
-                budget,
-            )
+            .rows(&model, &PromptShape::of(1), budget)
             .expect("rows");
         let observation = Observation {
             tokens: 1,
@@ -197,15 +189,7 @@ fn wrappers_refuse_what_they_cannot_wrap() {
         kv_heads: 1,
         head_dim: 8,
     };
-    let error = policy.rows(
-        &model,
-        &PromptShape {
-            tokens: 500,
-            tail: 0,
-            room: usize::MAX,
-        },
-        100,
-    );
+    let error = policy.rows(&model, &PromptShape::of(500), 100);
     let error = error.expect_err("a cap below the budget").to_string();
     assert!(
         error.contains("decode_cap=64") && error.contains("100 rows"),

@@ -6,7 +6,7 @@
 use kept_engine::kernels::{DecodeAttention, DecodeScratch, HeadShape, RowStore, decode_attention};
 use kept_policies::{
     ModelShape, Observation, Pos, PromptShape, Retention, Row, Schedule, StepObservation, build,
-    methods,
+    methods, thinning_lengths,
 };
 use kept_tests::cases::Case;
 use kept_tests::selecting::{Measured, Replay, kept};
@@ -133,7 +133,7 @@ proptest! {
     fn a_prompt_that_fits_is_untouched(d in drawn(), over in 0..9usize) {
         for method in methods() {
             let (mut policy, model) = (build(method.name, &[]).expect("a method"), d.model(3));
-            let rows = policy.rows(&model, &PromptShape { tokens: d.n, tail: 0, room: usize::MAX }, d.n + over);
+            let rows = policy.rows(&model, &PromptShape::of(d.n), d.n + over);
             // A tree needs room for its parts even then.
             if let Ok(rows) = rows {
                 prop_assert!(rows.iter().all(|&rows| rows >= d.n), "{}: {:?}", method.name, rows);
@@ -149,7 +149,7 @@ proptest! {
         let mut policy = build("chunkkv", &[
             ("w".into(), d.w.to_string()), ("sinks".into(), d.sinks.to_string()), ("reuse".into(), reuse.to_string()),
         ]).expect("chunkkv");
-        let rows = policy.rows(&d.model(layers), &PromptShape { tokens: d.n, tail: 0, room: usize::MAX }, d.budget()).expect("rows");
+        let rows = policy.rows(&d.model(layers), &PromptShape::of(d.n), d.budget()).expect("rows");
         let mut leader: Vec<Vec<u32>> = Vec::new();
         for (layer, &layer_rows) in rows.iter().enumerate() {
             // Every layer sees other attention.
@@ -171,6 +171,90 @@ proptest! {
                 leader = found;
             } else {
                 prop_assert_eq!(&found, &leader);
+            }
+        }
+    }
+
+    /// KVzip's ways to share, against one another: with one head nobody shares, with one layer no layer does, AdaKV without a floor
+    /// is the heads of a layer; and over all layers the budget is met to the row.
+    #[test]
+    fn repetition_scores_are_shared_as_they_say(d in drawn(), layers in 1..5usize, before in 0..6usize, after in 0..6usize, seen in prop::collection::vec(0..50u32, 5 * 3 * 70)) {
+        let prompt = PromptShape { before, after, ..PromptShape::of(d.n) };
+        let budget = before.max(d.sinks) + after + 1 + d.spare;
+        let run = |method: &str, set: &str, layers: usize, kv_heads: usize| -> Vec<Vec<Vec<u32>>> {
+            let set: Vec<(String, String)> = (format!("{set},sinks={}", d.sinks).split(','))
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .collect();
+            let mut policy = build(method, &set).expect("a method");
+            let model = ModelShape { layers, q_heads: kv_heads * d.group, kv_heads, head_dim: 8 };
+            let mut rows = policy.rows(&model, &prompt, budget).expect("rows");
+            let scores: Vec<Vec<f32>> = (0..layers)
+                .map(|layer| seen[layer * kv_heads * d.n..][..kv_heads * d.n].iter().map(|&s| s as f32 / 64.0).collect())
+                .collect();
+            let told = |layer: usize| Observation { layer, tokens: d.n, kv_heads, group: d.group, reread: Some(&scores[layer]), ..Observation::default() };
+            if policy.surveys() {
+                (0..layers).for_each(|layer| policy.survey(&told(layer)));
+                rows = policy.settle();
+            }
+            (0..layers).map(|layer| match policy.select(&told(layer), rows[layer]) {
+                Retention::Everything => vec![(0..d.n as u32).collect(); kv_heads],
+                Retention::Keep(heads) => heads.into_iter().map(|head| head.into_iter().map(|p| p.0).collect()).collect(),
+                Retention::Merge(_) => unreachable!("KVzip merges nothing"),
+            }).collect()
+        };
+        let heads = d.kv_heads;
+        prop_assert_eq!(run("kvzip", "spread=layer", layers, 1), run("kvzip", "spread=head", layers, 1));
+        prop_assert_eq!(run("kvzip", "spread=model", 1, heads), run("kvzip", "spread=layer", 1, heads));
+        prop_assert_eq!(run("adakv", "base=kvzip,floor=0,safeguard=reserve", layers, heads), run("kvzip", "spread=layer", layers, heads));
+        for spread in ["head", "layer", "model"] {
+            let kept = run("kvzip", &format!("spread={spread}"), layers, heads);
+            let total: usize = kept.iter().flatten().map(Vec::len).sum();
+            prop_assert_eq!(total, budget.min(d.n) * layers * heads, "{}", spread);
+            let first = before.max(d.sinks).min(d.n);
+            for head in kept.iter().flatten() {
+                prop_assert!(head.is_sorted_by(|a, b| a < b));
+                let ends = (0..first).chain(d.n - after.min(d.n - first)..d.n);
+                prop_assert!(ends.into_iter().all(|p| head.contains(&(p as u32))), "{}: {:?}", spread, head);
+            }
+        }
+        // Nothing that is left out is better than something that is kept, over all layers and heads; of equals the earlier stays.
+        let kept = run("kvzip", "spread=model", layers, heads);
+        let between = before.max(d.sinks).min(d.n)..d.n - after.min(d.n - before.max(d.sinks).min(d.n));
+        let mut order: Vec<(u32, usize, usize, usize)> = (0..layers)
+            .flat_map(|l| (0..heads).flat_map(move |h| (0..d.n).map(move |p| (l, h, p))))
+            .filter(|(_, _, p)| between.contains(p))
+            .map(|(l, h, p)| (u32::MAX - seen[l * heads * d.n + h * d.n + p], l, h, p))
+            .collect();
+        order.sort_unstable();
+        let rows = budget.min(d.n) - (d.n - between.len());
+        for (rank, (_, l, h, p)) in order.into_iter().enumerate() {
+            prop_assert_eq!(kept[l][h].contains(&(p as u32)), rank < rows * layers * heads, "rank {}", rank);
+        }
+    }
+
+    /// Dropping tokens on the way: the lengths never rise, the first layer has all, and a budget is met from below as closely as any
+    /// ratio meets it, or refused with the least that any reaches.
+    #[test]
+    fn thinned_lengths_meet_their_budget(n in 2..3000usize, layers in 1..40usize, share in 0.3..1.0f64, tried in prop::collection::vec(0.0..1.0f64, 40)) {
+        let model = ModelShape { layers, q_heads: 2, kv_heads: 1, head_dim: 8 };
+        let budget = ((n as f64 * share) as usize).max(1);
+        let total = |ratio: f64| thinning_lengths(n, layers, n / 5, 64, ratio).iter().sum::<usize>();
+        let mut policy = build("pyramidinfer", &[("variant".into(), "faithful".into())]).expect("a method");
+        match policy.rows(&model, &PromptShape::of(n), budget) {
+            Ok(rows) => {
+                let found = rows.iter().sum::<usize>();
+                prop_assert_eq!(rows[0], n);
+                prop_assert!(rows.is_sorted_by(|a, b| a >= b), "{:?}", rows);
+                prop_assert!(found <= budget * layers, "{} of {}", found, budget * layers);
+                let better = tried.into_iter().map(total).filter(|t| *t <= budget * layers && *t > found + layers).count();
+                prop_assert_eq!(better, 0, "{} of {}", found, budget * layers);
+            }
+            Err(error) => {
+                prop_assert!(tried.into_iter().map(total).all(|t| t > budget * layers), "{}", error);
+                let least: usize = error.to_string().split("at least ").nth(1).and_then(|t| t.split(' ').next()).expect("a figure").parse().expect("a number");
+                prop_assert!(least > budget);
+                prop_assert!(policy.rows(&model, &PromptShape::of(n), least).is_ok(), "what is said to be reachable is");
             }
         }
     }
@@ -207,7 +291,7 @@ proptest! {
             let leaves = |slots: &[u32]| {
                 let mut policy = build(method, &[("sinks".into(), "2".into())]).expect("a method");
                 let model = ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 8 };
-                policy.rows(&model, &PromptShape { tokens: 8, tail: 0, room: usize::MAX }, 8).expect("rows");
+                policy.rows(&model, &PromptShape::of(8), 8).expect("rows");
                 let positions: Vec<Pos> = slots.iter().copied().map(Pos).collect();
                 let probabilities: Vec<f32> = slots.iter().map(|&p| weights[p as usize] as f32 / 1000.0).collect();
                 let mut evict = [None];
@@ -311,15 +395,7 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
         head_dim: 8,
     };
     let rows = policy
-        .rows(
-            &model,
-            &PromptShape {
-                tokens: 1,
-                tail: 0,
-                room: usize::MAX,
-            },
-            budget,
-        )
+        .rows(&model, &PromptShape::of(1), budget)
         .expect("rows");
     let seen = [1.0f32];
     let observation = Observation {

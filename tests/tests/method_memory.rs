@@ -3,7 +3,7 @@
 
 use kept_engine::kernels::{CountingAllocator, Stop, allocated_bytes};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Parameters, build, methods};
+use kept_engine::policies::{Parameters, PromptShape, build, methods};
 use kept_engine::{Decoder, Engine, Method, Prefill, Prompt};
 use kept_tests::golden;
 
@@ -74,9 +74,13 @@ fn a_method_holds_what_it_says() {
                 name: name.to_owned(),
                 parameters,
             };
+            let prompt = PromptShape {
+                tail,
+                ..PromptShape::of(PROMPT)
+            };
             let expected = engine
                 .expected_ledger(
-                    PROMPT,
+                    &prompt,
                     &method,
                     Some(budget.to_string().parse().expect("rows")),
                     ROOM,

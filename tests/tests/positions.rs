@@ -41,6 +41,13 @@ fn variants() -> Vec<(&'static str, &'static str)> {
         ("adakv", "base=keydiff,floor=0.5"),
         ("keydiff", "sinks=0,recent=3"),
         ("expected_attention", "future=40,covariance=false"),
+        ("kvzip", "spread=head,chunk=20"),
+        ("kvzip", "spread=model,sinks=0"),
+        (
+            "kvzip",
+            "spread=model,decode_cap=26,decode_every=3,decode_w=2",
+        ),
+        ("adakv", "base=kvzip,floor=0.3"),
         ("snapkv", "w=4,decode_cap=27,decode_every=4,decode_w=3"),
         // Nothing is alike enough: rows stay tokens, and only leave.
         ("ems", "tau=2"),

@@ -17,19 +17,34 @@ fn write(case: &Case, path: &Path) {
             .flat_map(|x| x.to_le_bytes())
             .collect::<Vec<u8>>()
     };
-    let data = [
-        ("q", case.q_heads, &case.q),
-        ("k", case.kv_heads, &case.k),
-        ("v", case.kv_heads, &case.v),
-    ]
-    .map(|(name, heads, values)| (name, vec![heads, case.n, case.head_dim], bytes(values)));
-    let views: HashMap<&str, TensorView<'_>> = data
+    let mut data = vec![
+        ("q", case.q_heads, case.n, &case.q),
+        ("k", case.kv_heads, case.n, &case.k),
+        ("v", case.kv_heads, case.n, &case.v),
+    ];
+    let mut chunks = Vec::new();
+    if let Some(repetition) = &case.repetition {
+        let rows = repetition.rows();
+        data.push(("q_repeat", case.q_heads, rows, &repetition.q));
+        data.push(("k_repeat", case.kv_heads, rows, &repetition.k));
+        let bounds = repetition.chunks.iter().flatten();
+        chunks = bounds.flat_map(|&b| (b as i64).to_le_bytes()).collect();
+    }
+    let data: Vec<_> = (data.into_iter())
+        .map(|(name, heads, rows, values)| (name, vec![heads, rows, case.head_dim], bytes(values)))
+        .collect();
+    let mut views: HashMap<&str, TensorView<'_>> = data
         .iter()
         .map(|(name, shape, bytes)| {
             let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("a tensor");
             (*name, view)
         })
         .collect();
+    if !chunks.is_empty() {
+        let shape = vec![chunks.len() / 32, 4];
+        let view = TensorView::new(Dtype::I64, shape, &chunks).expect("a tensor");
+        views.insert("chunks", view);
+    }
     let file = safetensors::serialize(views, None).expect("a safetensors file");
     std::fs::write(path, file).expect("the tensors are written");
 }
@@ -103,7 +118,10 @@ fn every_method_is_kept_as_the_oracle_keeps_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let input = folder.path().join("case.safetensors");
     let methods = kept_policies::methods().iter().map(|method| method.name);
-    for method in methods.filter(|name| *name != "full") {
+    for method in methods.chain(["pyramidinfer_faithful"]) {
+        if method == "full" {
+            continue;
+        }
         let cases = golden::packed(&cases_of(method));
         let cases = cases.as_array().expect("cases");
         assert!(cases.len() >= 500, "{method}: {} cases", cases.len());
@@ -139,4 +157,33 @@ fn files_that_hold_something_else_are_refused() {
     odd.q.resize(3 * case.n * case.head_dim, 0.0);
     write(&odd, &input);
     select(&odd, &input).refused(&[]);
+}
+
+#[test]
+fn a_repetition_that_does_not_fit_its_document_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let input = folder.path().join("case.safetensors");
+    let cases = golden::packed("selections/kvzip.json.gz");
+    let cases = cases.as_array().expect("cases").iter().map(Case::from_json);
+    let case = (cases.filter(|case| case.budget < case.n))
+        .find(|case| case.repetition.as_ref().is_some_and(|r| r.chunks.len() > 2))
+        .expect("a case with chunks");
+    let with = |change: &dyn Fn(&mut Vec<[usize; 4]>)| {
+        let mut odd = case.clone();
+        change(&mut odd.repetition.as_mut().expect("a repetition").chunks);
+        odd
+    };
+    let mut none = case.clone();
+    none.repetition = None;
+    write(&none, &input);
+    select(&none, &input).refused(&["q_repeat", "k_repeat", "chunks"]);
+    let gap = with(&|chunks| chunks[1][0] += 1);
+    write(&gap, &input);
+    select(&gap, &input).refused(&["chunk"]);
+    let empty = with(&|chunks| chunks[0][1] = chunks[0][0]);
+    write(&empty, &input);
+    select(&empty, &input).refused(&["chunk"]);
+    let past = with(&|chunks| chunks.last_mut().expect("a chunk")[1] = case.n + 1);
+    write(&past, &input);
+    select(&past, &input).refused(&[&format!("{} tokens", case.n)]);
 }

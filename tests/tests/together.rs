@@ -92,6 +92,7 @@ fn a_shared_reading_is_each_methods_own() {
         let shared = SharedPrefill {
             model,
             ids: prompt,
+            document: None,
             tail: 0,
             room: ROOM,
             rope: &rope,

@@ -78,14 +78,15 @@ impl Engine {
     ) -> Result<MethodRun, EngineError> {
         let model = self.model();
         let ids = &reference.prompt.ids;
-        let budget_rows = self.budget_rows(Some(budget), ids.len())?;
         let mut policy = method.build()?;
+        let budget_rows = self.budget_rows(Some(budget), ids.len())?;
         let room = self.room(ids.len(), reference.max_tokens);
         let rope = RopeTable::new(model.config(), ids.len() + room);
 
         let started = Instant::now();
         let outcome = Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope)
             .with_tail(reference.prompt.tail())
+            .with_document(reference.prompt.document.clone())
             .run(on_event, stop)?;
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();

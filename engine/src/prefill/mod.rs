@@ -14,9 +14,12 @@
 
 mod check;
 mod reader;
+mod repetition;
 mod scratch;
 mod tally;
+mod thinning;
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
@@ -26,9 +29,11 @@ use kept_policies::{Policy, PolicyError, Pos, Positions, PromptShape};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
 use crate::watch::Told;
-use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
+use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
 use reader::{Read, Reader};
+pub(crate) use repetition::Repetition;
+use tally::Tally;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
@@ -49,6 +54,8 @@ pub struct Prefill<'a> {
     pub rope: &'a RopeTable,
     /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
     pub tail: usize,
+    /// Positions of the document; `None` takes all of the prompt for it.
+    pub document: Option<Range<usize>>,
     /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
     pub every_row: bool,
     /// Tokens per chunk; the result does not depend on it.
@@ -69,6 +76,20 @@ pub struct PrefillOutcome {
     pub selecting: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
+    /// What a person should know of this reading, one sentence each.
+    pub notes: Vec<String>,
+    /// The document's repetition, where the method asked for one and `every_row` for its output.
+    pub repeated: Option<Repeated>,
+}
+
+/// The document's repetition: every chunk is read behind the document as if no other had been.
+pub struct Repeated {
+    /// The chunks, and the rows of each.
+    pub segments: Vec<Segment>,
+    /// `[rows]`: token ids.
+    pub ids: Vec<u32>,
+    /// `[rows, width]`: the last layer's output, before the final norm.
+    pub hidden: Vec<f32>,
 }
 
 /// One of several methods that cut the same reading.
@@ -97,6 +118,7 @@ impl<'a> Prefill<'a> {
             room,
             rope,
             tail: 0,
+            document: None,
             every_row: false,
             chunk: CHUNK,
         }
@@ -105,6 +127,14 @@ impl<'a> Prefill<'a> {
     /// The same of a prompt whose last `tail` tokens are the template's.
     pub fn with_tail(self, tail: usize) -> Self {
         Self { tail, ..self }
+    }
+
+    /// The same reading, of a prompt whose document stands at `document`.
+    pub fn with_document(self, document: Range<usize>) -> Self {
+        Self {
+            document: Some(document),
+            ..self
+        }
     }
 
     /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
@@ -122,39 +152,62 @@ impl<'a> Prefill<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let Self { policy, budget, .. } = self;
-        let prompt = PromptShape {
-            tokens: self.ids.len(),
-            tail: self.tail,
-            room: self.room,
-        };
+        let prompt = self.shape();
         let sizes = Sizes::new(
             self.model,
-            &mut *policy,
-            prompt,
-            budget,
+            &mut *self.policy,
+            &prompt,
+            self.budget,
             self.room,
             self.chunk,
         )?;
+        if self.every_row && sizes.thins() {
+            let method = self.policy.name();
+            return Err(EngineError::NoLogits { method });
+        }
         let read = Read {
             model: self.model,
             ids: self.ids,
             rope: self.rope,
             every_row: self.every_row,
         };
-        let mut cuts = [Cut { policy, budget }];
+        let mut cuts = [Cut {
+            policy: &mut *self.policy,
+            budget: self.budget,
+        }];
         let outcome = read_and_cut(read, vec![sizes], &mut cuts, watch, stop)?.pop();
         Ok(outcome.expect("one method, one outcome"))
+    }
+
+    /// The prompt as the method knows it.
+    fn shape(&self) -> PromptShape {
+        shape(self.ids, self.document.clone(), self.tail, self.room)
+    }
+}
+
+/// A prompt as methods know it; without a known place of the document all of it is the document.
+fn shape(ids: &[u32], document: Option<Range<usize>>, tail: usize, room: usize) -> PromptShape {
+    let tokens = ids.len();
+    let document = document.unwrap_or(0..tokens);
+    PromptShape {
+        tokens,
+        before: document.start,
+        after: tokens - document.end,
+        tail,
+        room,
     }
 }
 
 /// One reading that several methods cut, each layer after its own attention: what takes the time, running every token through
-/// the model, happens once. Each outcome is, to the bit, that of a [`Prefill`] of its own.
+/// the model, happens once. Each outcome is, to the bit, that of a [`Prefill`] of its own. Methods that read in their own way (they
+/// drop tokens, or have the document repeated) read alone.
 pub struct SharedPrefill<'a> {
     /// The model.
     pub model: &'a Model,
     /// `[n]`: the prompt.
     pub ids: &'a [u32],
+    /// Where the document stands in it; `None` where that is not known.
+    pub document: Option<Range<usize>>,
     /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
     pub tail: usize,
     /// Tokens that may follow the prompt.
@@ -175,55 +228,79 @@ impl SharedPrefill<'_> {
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
     ) -> Result<Vec<Result<PrefillOutcome, PolicyError>>, EngineError> {
-        let prompt = PromptShape {
-            tokens: self.ids.len(),
-            tail: self.tail,
-            room: self.room,
-        };
-        let (mut taken, mut sizes, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
-        for Cut { policy, budget } in cuts {
-            match Sizes::new(self.model, &mut *policy, prompt, budget, self.room, CHUNK) {
-                Ok(own) => {
-                    taken.push(Cut { policy, budget });
-                    sizes.push(own);
-                    refusals.push(None);
-                }
-                Err(refusal) => refusals.push(Some(refusal)),
-            }
-        }
+        let prompt = shape(self.ids, self.document.clone(), self.tail, self.room);
         let read = Read {
             model: self.model,
             ids: self.ids,
             rope: self.rope,
             every_row: false,
         };
-        let mut outcomes = match taken.is_empty() {
-            true => Vec::new(),
-            false => read_and_cut(read, sizes, &mut taken, &mut Told(progress), stop)?,
+        let mut watch = Told(progress);
+        let mut results: Vec<Option<Result<PrefillOutcome, PolicyError>>> = Vec::new();
+        let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, Cut { policy, budget }) in cuts.into_iter().enumerate() {
+            let own = Sizes::new(self.model, &mut *policy, &prompt, budget, self.room, CHUNK);
+            results.push(match own {
+                Ok(own) if own.reads_alone() => {
+                    let mut alone = [Cut { policy, budget }];
+                    let outcome = read_and_cut(read, vec![own], &mut alone, &mut watch, stop)?;
+                    outcome.into_iter().next().map(Ok)
+                }
+                Ok(own) => {
+                    taken.push(Cut { policy, budget });
+                    sizes.push(own);
+                    places.push(place);
+                    None
+                }
+                Err(EngineError::Policy(refusal)) => Some(Err(refusal)),
+                Err(error) => return Err(error),
+            });
         }
-        .into_iter();
-        let result = |refusal: Option<PolicyError>| match refusal {
-            Some(refusal) => Err(refusal),
-            None => Ok(outcomes.next().expect("one for each that was taken")),
-        };
-        Ok(refusals.into_iter().map(result).collect())
+        if !taken.is_empty() {
+            let outcomes = read_and_cut(read, sizes, &mut taken, &mut watch, stop)?;
+            for (place, outcome) in places.into_iter().zip(outcomes) {
+                results[place] = Some(Ok(outcome));
+            }
+        }
+        let all = |result: Option<_>| result.expect("every method was taken, alone or with others");
+        Ok(results.into_iter().map(all).collect())
     }
 }
 
-/// Layer by layer: all tokens through the layer, then every method's cut.
+/// Layer by layer: all tokens through the layer, then every method's cut. A method that surveys is the only one, and its first
+/// reading only measures.
 fn read_and_cut(
     read: Read<'_>,
-    sizes: Vec<Sizes>,
+    mut sizes: Vec<Sizes>,
     cuts: &mut [Cut<'_>],
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
-    let (n, width) = (read.ids.len(), read.model.config().width);
+    let n = read.ids.len();
     let kv_heads = read.model.config().kv_heads;
+    let notes = sizes.iter().zip(cuts.iter());
+    let notes: Vec<Vec<String>> = notes.map(|(s, cut)| s.notes(&*cut.policy)).collect();
     let mut maps = vec![RetentionMap::new(n, kv_heads); cuts.len()];
     let mut layers: Vec<Vec<CompactLayer>> = cuts.iter().map(|_| Vec::new()).collect();
     let mut selecting = vec![Duration::ZERO; cuts.len()];
-    let mut reader = Reader::new(read, &sizes);
+    let mut tally = Tally::new(&sizes[0], read.model, read.rope);
+    let (mut surveyed, mut repeated) = (None, None);
+    if sizes[0].surveys {
+        let started = Instant::now();
+        let mut reader = Reader::new(read, &sizes, &mut tally);
+        for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
+            reader.read(layer, watch, stop)?;
+            if let LayerKeeps::Cut(own) = keeps {
+                reader.survey((layer, own), &mut *cuts[0].policy, stop)?;
+            }
+        }
+        surveyed = Some(reader.ledger());
+        repeated = reader.into_output().1;
+        sizes[0].settle(&mut *cuts[0].policy);
+        selecting[0] += started.elapsed();
+    }
+
+    let mut reader = Reader::new(read, &sizes, &mut tally);
     for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
         let measuring = reader.read(layer, watch, stop)?;
         let own = match keeps {
@@ -238,7 +315,7 @@ fn read_and_cut(
         };
         let asked = |sizes: &Sizes| {
             let needs = sizes.needs[own];
-            needs.column_sums || needs.future.is_some()
+            needs.column_sums || needs.future.is_some() || needs.reread.is_some()
         };
         if let Some(first) = sizes.iter().position(asked) {
             selecting[first] += measuring;
@@ -252,37 +329,38 @@ fn read_and_cut(
             layers[which].push(compact);
         }
     }
-    let reading = reader.ledger();
-    let residual = reader.into_residual();
-    let hidden = match read.every_row {
-        true => residual,
-        false => residual[(n - 1) * width..].to_vec(),
-    };
+    let reading = surveyed.unwrap_or(reader.ledger());
+    let (hidden, again) = reader.into_output();
+    let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
-    let all = (layers.into_iter().zip(maps).zip(selecting)).zip(sizes.into_iter().zip(cuts));
-    let outcome = |(((layers, map), selecting), (sizes, cut)): (_, (Sizes, &mut Cut<'_>))| {
-        let cache = CompactCache {
-            layers,
-            next: Pos(n as u32),
-            reassigned: sizes.positions == Positions::Reassigned,
-            widest: sizes.max_capacity,
+    let all =
+        (layers.into_iter().zip(maps).zip(selecting).zip(notes)).zip(sizes.into_iter().zip(cuts));
+    let outcome =
+        |((((layers, map), selecting), notes), (sizes, cut)): (_, (Sizes, &mut Cut<'_>))| {
+            let cache = CompactCache {
+                layers,
+                next: Pos(n as u32),
+                reassigned: sizes.positions == Positions::Reassigned,
+                widest: sizes.max_capacity,
+            };
+            PrefillOutcome {
+                ledger: MemoryLedger {
+                    weights: read.model.weights_bytes(),
+                    layer_tiles: read.model.layer_tiles_bytes(),
+                    rope: read.rope.bytes(),
+                    kept_rows: cache.allocated_bytes(),
+                    tables: cache.table_bytes() + cut.policy.bytes(),
+                    decode: 0,
+                    ..reading
+                },
+                cache,
+                map,
+                hidden: hidden.next().expect("one for each"),
+                rows: sizes.rows,
+                selecting,
+                notes,
+                repeated: repeated.take(),
+            }
         };
-        PrefillOutcome {
-            ledger: MemoryLedger {
-                weights: read.model.weights_bytes(),
-                layer_tiles: read.model.layer_tiles_bytes(),
-                rope: read.rope.bytes(),
-                kept_rows: cache.allocated_bytes(),
-                tables: cache.table_bytes() + cut.policy.bytes(),
-                decode: 0,
-                ..reading
-            },
-            cache,
-            map,
-            hidden: hidden.next().expect("one for each"),
-            rows: sizes.rows,
-            selecting,
-        }
-    };
     Ok(all.map(outcome).collect())
 }

@@ -7,9 +7,9 @@ use crate::sizes::Sizes;
 
 /// The scratch of one layer's pass, made once.
 pub(super) struct Scratch {
-    /// `[n]` rows per kv head.
+    /// `[n]` rows per kv head, or more where the document is repeated behind itself.
     pub(super) keys: RowStore,
-    /// `[n]` rows per kv head.
+    /// As `keys`.
     pub(super) values: RowStore,
     /// `[chunk, q_heads, head_dim]`
     pub(super) q: Vec<f32>,
@@ -29,14 +29,14 @@ pub(super) struct Scratch {
     pub(super) log_sum_exp: Vec<f32>,
     /// What only some methods ask for.
     pub(super) measured: Measured,
-    /// Floats (4 bytes) of `measured` at its largest.
+    /// Floats (4 bytes) of `measured` at its largest, and of what is held outside of this for some methods.
     pub(super) measured_floats: usize,
 }
 
 impl Scratch {
     /// Buffers for methods of these sizes, which cut the same reading.
     pub(super) fn new(sizes: &[Sizes], heads: HeadShape) -> Self {
-        let rows = || RowStore::uniform(heads.kv_heads, sizes[0].tokens, heads.head_dim);
+        let rows = || RowStore::uniform(heads.kv_heads, sizes[0].layer_rows(), heads.head_dim);
         let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         Self {
             keys: rows(),
@@ -50,7 +50,7 @@ impl Scratch {
             column_sums: Vec::with_capacity(most(Sizes::column_sums)),
             log_sum_exp: vec![0.0; most(Sizes::log_sum_exp)],
             measured: Measured::default(),
-            measured_floats: most(Sizes::measured),
+            measured_floats: most(|sizes| sizes.measured() + sizes.beside()),
         }
     }
 

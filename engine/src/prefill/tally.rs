@@ -5,11 +5,15 @@ use kept_models::{Model, RopeTable};
 use crate::compact::CompactLayer;
 use crate::sizes::{Sizes, full_cache_bytes};
 use crate::watch::ProgressMeter;
-use crate::{MemoryNow, Watch};
+use crate::{MemoryNow, Phase, Watch};
 
-/// What is in use while reading: the same scratch all the time, and ever more kept rows.
+/// How far reading has come, over all readings of one prompt, and what is in use: the same scratch all the time, and ever more
+/// kept rows.
 pub(super) struct Tally {
     now: MemoryNow,
+    meter: ProgressMeter,
+    /// Rows that have passed a layer.
+    passed: usize,
     /// `[layers]`: what the method itself holds more after each layer.
     method: Vec<u64>,
 }
@@ -27,6 +31,8 @@ impl Tally {
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },
+            meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps()),
+            passed: 0,
         }
     }
 
@@ -38,13 +44,10 @@ impl Tally {
         self.now.scratch += cut.allocated_bytes() - cut.live_bytes();
     }
 
-    pub(super) fn report(
-        &self,
-        meter: &mut ProgressMeter,
-        steps_done: usize,
-        watch: &mut dyn Watch,
-    ) {
-        if let Some(progress) = meter.after(steps_done) {
+    /// `rows` more rows have passed a layer.
+    pub(super) fn passed(&mut self, rows: usize, watch: &mut dyn Watch) {
+        self.passed += rows;
+        if let Some(progress) = self.meter.after(self.passed) {
             watch.progress(&progress, &self.now);
         }
     }

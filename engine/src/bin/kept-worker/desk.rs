@@ -372,7 +372,7 @@ fn estimate(
     let budget = parse_budget(budget.as_deref())?;
     let room = Engine::DEFAULT_MAX_TOKENS;
     engine
-        .estimate(length.prompt_tokens, method, budget, room)
+        .estimate(&length.prompt, method, budget, room)
         .map_err(|error| error.to_string())
 }
 

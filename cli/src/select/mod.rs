@@ -1,0 +1,124 @@
+//! `kept select`: a method's selection on given tensors, for holding Kept against other implementations.
+
+mod seen;
+mod tensors;
+
+use anyhow::ensure;
+use kept_engine::policies::{self, Budget, MergedHead, Needs, Parameters, Policy, Pos, Retention};
+use serde::Serialize;
+
+use crate::arguments::SelectArguments;
+use crate::output;
+use seen::Seen;
+use tensors::Tensors;
+
+/// No model has more.
+const MOST_LAYERS: usize = 10_000;
+
+#[derive(Serialize)]
+struct SelectJson {
+    /// Per kv head: positions of the rows.
+    kept: Vec<Vec<u32>>,
+    /// Tokens that share a row, as `[position, position of the class's centre]`, head after head.
+    merged: Vec<[u32; 2]>,
+    /// The same per kv head.
+    merged_per_head: Vec<Vec<[u32; 2]>>,
+}
+
+impl SelectJson {
+    fn new(retention: &Retention, tokens: usize, kv_heads: usize) -> Self {
+        let plain = |positions: &Vec<Pos>| positions.iter().map(|p| p.0).collect();
+        let kept = match retention {
+            Retention::Everything => vec![(0..tokens as u32).collect(); kv_heads],
+            Retention::Keep(heads) => heads.iter().map(plain).collect(),
+            Retention::Merge(heads) => heads.iter().map(|h| plain(&h.centres)).collect(),
+        };
+        let merged_per_head: Vec<Vec<[u32; 2]>> = match retention {
+            Retention::Merge(heads) => heads.iter().map(MergedHead::merged).collect(),
+            _ => vec![Vec::new(); kv_heads],
+        };
+        Self {
+            kept,
+            merged: merged_per_head.concat(),
+            merged_per_head,
+        }
+    }
+}
+
+pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
+    let values = Parameters::parse_assignments(&arguments.set)?;
+    let mut policy = policies::build(&arguments.method, &values)?;
+    let budget: Budget = arguments.budget.parse()?;
+    ensure!(
+        arguments.layers <= MOST_LAYERS,
+        "--layers {} is more than any model has; give at most {MOST_LAYERS}",
+        arguments.layers
+    );
+    ensure!(
+        arguments.layer < arguments.layers,
+        "--layer {} is not below --layers {}; layers count from 0",
+        arguments.layer,
+        arguments.layers
+    );
+    let bytes = output::read_file(&arguments.input)?;
+    let tensors = Tensors::read(&bytes, &arguments.input.display().to_string())?;
+    let (n, kv_heads) = (tensors.k.n, tensors.k.heads);
+    let shape = tensors.shape(arguments.layers);
+    let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
+    let rows = policy.rows(&shape, &tensors.prompt(), budget.rows(n, row_bytes)?)?;
+    let kept = match policy.entering(0) {
+        Some(_) => thinned(&mut *policy, &tensors, &rows, arguments.layer)?,
+        None => cut(&mut *policy, &tensors, rows, arguments.layer)?,
+    };
+    output::print_json(&SelectJson::new(&kept, n, kv_heads))
+}
+
+/// What `layer` keeps. Methods that share indices or rows between layers see the same tensors in every layer.
+fn cut(
+    policy: &mut dyn Policy,
+    tensors: &Tensors,
+    mut rows: Vec<usize>,
+    layer: usize,
+) -> anyhow::Result<Retention> {
+    let n = tensors.k.n;
+    if policy.surveys() {
+        let seen = Seen::new(tensors, &policy.needs(0))?;
+        for layer in 0..rows.len() {
+            policy.survey(&seen.observation(tensors, layer));
+        }
+        rows = policy.settle();
+    }
+    let mut kept = Retention::Everything;
+    for (layer, &rows) in rows.iter().enumerate().take(layer + 1) {
+        let needs = policy.needs(layer);
+        let needs = match needs.uncut || n > rows {
+            true => needs,
+            false => Needs::default(),
+        };
+        let seen = Seen::new(tensors, &needs)?;
+        kept = policy.select(&seen.observation(tensors, layer), rows);
+    }
+    Ok(kept)
+}
+
+/// What enters `layer`, and is stored there, of a method that drops tokens from the computation: in every layer the same tensors, of
+/// the tokens that are left.
+fn thinned(
+    policy: &mut dyn Policy,
+    tensors: &Tensors,
+    rows: &[usize],
+    layer: usize,
+) -> anyhow::Result<Retention> {
+    let mut alive: Vec<u32> = (0..tensors.k.n as u32).collect();
+    for (layer, &rows) in rows.iter().enumerate().take(layer) {
+        let left = tensors.only(&alive);
+        let seen = Seen::new(&left, &policy.needs(layer))?;
+        let observation = seen.observation(&left, layer);
+        policy.select(&observation, rows);
+        if let Some(passed) = policy.pass_on(&observation) {
+            alive = passed.iter().map(|&row| alive[row as usize]).collect();
+        }
+    }
+    let alive: Vec<Pos> = alive.into_iter().map(Pos).collect();
+    Ok(Retention::Keep(vec![alive; tensors.k.heads]))
+}

@@ -1,0 +1,182 @@
+//! What a method asks to see of given tensors, by the product's own kernels.
+
+use anyhow::Context;
+use kept_engine::kernels::{
+    HeadShape, Normalise, RowStore, Scale, Stop, WindowScores, window_maxima, window_scores,
+};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::policies::{BelowAverage, FutureQueries, Needs, Observation, Ramp, Softmax};
+
+use super::tensors::{HeadMajor, Tensors};
+
+/// Everything that was measured of one layer.
+#[derive(Default)]
+pub struct Seen {
+    window: Option<Vec<f32>>,
+    column_sums: Option<Vec<f32>>,
+    ramp: Option<Vec<f32>>,
+    below: Option<(usize, Vec<u64>)>,
+    future: Option<(Vec<f32>, Vec<f32>)>,
+    reread: Option<Vec<f32>>,
+    rows: bool,
+}
+
+impl Seen {
+    /// What `needs` asks for, of all tokens.
+    pub fn new(tensors: &Tensors, needs: &Needs) -> anyhow::Result<Self> {
+        let (q, k) = (&tensors.q, &tensors.k);
+        let (n, stop) = (k.n, Stop::new());
+        let shape = HeadShape {
+            q_heads: q.heads,
+            kv_heads: k.heads,
+            head_dim: k.d,
+        };
+        let scale = Scale::from(1.0 / (shape.head_dim as f32).sqrt());
+        let (keys, queries) = (key_rows(k, 0..n), query_rows(q, 0..n));
+        let last = LastQueries {
+            shape,
+            scale,
+            queries: &queries,
+            keys: &keys,
+            tokens: n,
+        };
+        let mut seen = Self {
+            rows: needs.rows,
+            ..Self::default()
+        };
+        if let Some(window) = needs.window {
+            let task = WindowScores {
+                shape,
+                scale,
+                queries: last.last(window.rows.min(n)),
+                keys: &keys,
+                tokens: n,
+                normalise: match window.softmax {
+                    Softmax::All => Normalise::All,
+                    Softmax::Prefix => Normalise::Prefix,
+                },
+                row_weights: None,
+            };
+            let mut scores = vec![0.0; shape.q_heads * n];
+            window_scores(&task, &mut scores, &stop).context("stopped")?;
+            seen.window = Some(scores);
+        }
+        if needs.column_sums {
+            let mut known = vec![0.0; shape.q_heads * n];
+            let mut sums = vec![0.0; shape.q_heads * n];
+            let known = LogSumExp::Unknown(&mut known);
+            last.add_column_sums(known, &mut sums, &stop)
+                .context("stopped")?;
+            seen.column_sums = Some(sums);
+        }
+        if let Some(asked) = needs.ramp {
+            let (rows, mut ramp) = (asked.rows.min(n), Vec::new());
+            last.ramp(Ramp { rows, ..asked }, &mut ramp, &stop)
+                .context("stopped")?;
+            seen.ramp = Some(ramp);
+        }
+        if let Some(rows) = needs.below {
+            let (rows, mut bits) = (rows.min(n), Vec::new());
+            last.below(rows, &mut bits, &stop).context("stopped")?;
+            seen.below = Some((rows, bits));
+        }
+        // The tensors are used as given: there is no RoPE here that could turn the expected queries.
+        if let Some(asked) = needs.future {
+            let mut moments = QueryMoments::default();
+            moments.start(shape, asked);
+            moments.add(last.last(n - asked.skip.min(n)));
+            seen.future = moments.finish(None).map(|found| {
+                let covariance = found.covariance.unwrap_or_default();
+                (found.mean.to_vec(), covariance.to_vec())
+            });
+        }
+        if let Some(asked) = needs.reread {
+            seen.reread = Some(reread(tensors, shape, asked.sinks, &stop)?);
+        }
+        Ok(seen)
+    }
+
+    /// As a method is told it.
+    pub fn observation<'a>(&'a self, tensors: &'a Tensors, layer: usize) -> Observation<'a> {
+        let (q, k, v) = (&tensors.q, &tensors.k, &tensors.v);
+        let future = self.future.as_ref();
+        Observation {
+            layer,
+            tokens: k.n,
+            kv_heads: k.heads,
+            group: q.heads / k.heads,
+            window: self.window.as_deref(),
+            column_sums: self.column_sums.as_deref(),
+            ramp: self.ramp.as_deref(),
+            below: (self.below.as_ref()).map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
+            future: future.map(|(mean, covariance)| FutureQueries {
+                mean,
+                covariance: (!covariance.is_empty()).then_some(covariance),
+            }),
+            reread: self.reread.as_deref(),
+            keys: self.rows.then_some(k.data.as_slice()),
+            values: self.rows.then_some(v.data.as_slice()),
+        }
+    }
+}
+
+fn key_rows(k: &HeadMajor, rows: std::ops::Range<usize>) -> RowStore {
+    let mut keys = RowStore::uniform(k.heads, rows.len(), k.d);
+    for head in 0..k.heads {
+        for (to, from) in rows.clone().enumerate() {
+            keys.row_mut(head, to).copy_from_slice(k.row(head, from));
+        }
+    }
+    keys
+}
+
+/// `[rows, q_heads, d]`
+fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
+    rows.flat_map(|row| (0..q.heads).flat_map(move |head| q.row(head, row)))
+        .copied()
+        .collect()
+}
+
+/// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys.
+fn reread(
+    tensors: &Tensors,
+    shape: HeadShape,
+    sinks: usize,
+    stop: &Stop,
+) -> anyhow::Result<Vec<f32>> {
+    let repetition = tensors.repetition.as_ref().context(
+        "kvzip needs what the model did while it repeated the document: tensors q_repeat, k_repeat and chunks beside q, k and v",
+    )?;
+    let (k, n) = (&tensors.k, tensors.k.n);
+    let mut scores = vec![0.0f32; shape.kv_heads * n];
+    for chunk in &repetition.chunks {
+        let ahead = sinks.min(chunk.tokens.start);
+        let own = ahead + chunk.tokens.len();
+        let mut keys = RowStore::uniform(shape.kv_heads, own + chunk.rows.len(), shape.head_dim);
+        for head in 0..shape.kv_heads {
+            let prompt = (0..ahead).chain(chunk.tokens.clone());
+            let prompt = prompt.map(|token| k.row(head, token));
+            let repeated = chunk.rows.clone().map(|row| repetition.k.row(head, row));
+            for (row, key) in prompt.chain(repeated).enumerate() {
+                keys.row_mut(head, row).copy_from_slice(key);
+            }
+        }
+        let task = WindowScores {
+            shape,
+            scale: (1.0 / (shape.head_dim as f32).sqrt()).into(),
+            queries: &query_rows(&repetition.q, chunk.rows.clone()),
+            keys: &keys,
+            tokens: own + chunk.rows.len(),
+            normalise: Normalise::All,
+            row_weights: None,
+        };
+        let mut maxima = vec![0.0; shape.q_heads * chunk.tokens.len()];
+        window_maxima(&task, ahead..own, &mut maxima, stop).context("stopped")?;
+        for (head, maxima) in maxima.chunks_exact(chunk.tokens.len()).enumerate() {
+            let of_head = &mut scores[head / shape.group() * n..][..n];
+            let scores = of_head[chunk.tokens.clone()].iter_mut();
+            scores.zip(maxima).for_each(|(s, p)| *s = s.max(*p));
+        }
+    }
+    Ok(scores)
+}
