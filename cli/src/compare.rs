@@ -6,47 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
-use kept_engine::fidelity::{Drawn, HeadFigures, MethodRun, Reference, WaveletFigures, pictures};
+use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
-use kept_engine::{Engine, EngineError, Event, Finish, Method};
-use serde::Serialize;
+use kept_engine::{Engine, EngineError, Event, Method};
 
 use crate::arguments::{CompareArguments, open};
 use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
-
-/// The first line of `--json`.
-#[derive(Serialize)]
-struct ReferenceJson<'a> {
-    run: &'static str,
-    method: &'static str,
-    model: &'a str,
-    prompt_tokens: usize,
-    answer: &'a str,
-    answer_tokens: usize,
-    finish: Finish,
-    kv_bytes: u64,
-    first_token_seconds: f64,
-    decode_tokens_per_second: f64,
-    /// `[layers][kv_heads]`
-    heads: &'a [Vec<HeadFigures>],
-    wavelet: &'a Option<WaveletFigures>,
-}
-
-/// Every other line of `--json`: `refused` has the sentence where there is no result.
-#[derive(Serialize)]
-struct RunJson<'a> {
-    run: &'static str,
-    method: &'a str,
-    parameters: Vec<String>,
-    budget: String,
-    prompt_tokens: usize,
-    refused: Option<&'a str>,
-    #[serde(flatten)]
-    result: Option<&'a MethodRun>,
-}
 
 /// One method at one budget.
 pub struct Row {
@@ -75,7 +43,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         engine.reference(&document, question, arguments.max_tokens, on_event, &stop)
     })?;
     match arguments.json {
-        true => output::print_json(&reference_json(&engine, &reference))?,
+        true => output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?,
         false => output::print_text(&opening(&engine, &reference))?,
     }
     let mut rows = Vec::new();
@@ -244,36 +212,14 @@ fn watched<T>(
     done
 }
 
-fn reference_json<'a>(engine: &'a Engine, reference: &'a Reference) -> ReferenceJson<'a> {
-    ReferenceJson {
-        run: "reference",
-        method: "full",
-        model: engine.model().name(),
-        prompt_tokens: reference.prompt.len(),
-        answer: &reference.answer,
-        answer_tokens: reference.answer_ids.len(),
-        finish: reference.finish,
-        kv_bytes: reference.kv_bytes,
-        first_token_seconds: reference.first_token_seconds,
-        decode_tokens_per_second: reference.decode_tokens_per_second,
-        heads: &reference.heads,
-        wavelet: &reference.wavelet,
-    }
-}
-
-fn run_json<'a>(reference: &Reference, row: &'a Row) -> RunJson<'a> {
-    let parameters = row.method.parameters.iter();
-    RunJson {
-        run: "method",
-        method: &row.method.name,
-        parameters: parameters
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect(),
-        budget: row.budget.to_string(),
-        prompt_tokens: reference.prompt.len(),
-        refused: row.result.as_ref().err().map(String::as_str),
-        result: row.result.as_ref().ok(),
-    }
+fn run_json(reference: &Reference, row: &Row) -> RunReport {
+    let budget = row.budget.to_string();
+    RunReport::new(
+        &row.method,
+        &budget,
+        reference.prompt.len(),
+        row.result.clone(),
+    )
 }
 
 /// What is compared, and the head of the table.

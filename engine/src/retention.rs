@@ -15,7 +15,7 @@ pub enum LayerRetention {
 }
 
 /// What every layer kept of a prompt of `tokens` tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RetentionMap {
     /// Prompt tokens.
     pub tokens: usize,

@@ -2,7 +2,7 @@
 //!
 //! Measured on the full cache, whatever method is looked at. Keys are taken before RoPE, as the paper says.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Share of the total score that the important tokens must reach (zeta in the paper's figure 3).
 pub const SCORE_SHARE: f64 = 0.95;
@@ -14,7 +14,7 @@ pub const SIMILAR: f32 = 0.6;
 pub const PROBED: usize = 1024;
 
 /// One kv head of one layer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HeadFigures {
     /// 1 minus the smallest share of tokens that together hold [`SCORE_SHARE`] of the global-local score.
     pub sparsity: f64,

@@ -3,7 +3,7 @@
 //!
 //! Not here: whether the choice was a good one; that is measured by what the model says (`divergence.rs`, `recall.rs`).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{LayerRetention, RetentionMap};
 
@@ -11,7 +11,7 @@ use crate::{LayerRetention, RetentionMap};
 pub const BINS: usize = 32;
 
 /// Figures of one selection.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IndexFigures {
     /// Mean Jaccard similarity of the kept positions of adjacent layers, over all pairs and kv heads; `None` with one layer.
     /// Every kept position counts, sinks and window too.

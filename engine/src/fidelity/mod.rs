@@ -20,6 +20,7 @@ mod observer;
 pub(crate) mod pictures;
 mod recall;
 mod reference;
+mod report;
 mod run;
 mod wavelet;
 
@@ -28,6 +29,7 @@ pub use heads::{HeadFigures, PROBED, SCORE_SHARE, SIMILAR};
 pub use indices::{BINS, IndexFigures};
 pub use pictures::{Drawn, pictures};
 pub use reference::Reference;
+pub use report::{ReferenceReport, RunReport};
 pub use run::{Fidelity, MethodRun};
 pub use wavelet::{LEVELS, MARGIN, WaveletFigures};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::Budget;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
@@ -15,7 +15,7 @@ use crate::{Ask, Decoder, Engine, EngineError, Event, Method, Prefill, Retention
 
 /// How far the cut cache is from the full one, along the full cache's answer. Means are over the distributions after each token
 /// of that answer; `None` where it has no token.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fidelity {
     /// Mean `KL(full || method)` of the next-token distributions, in nats.
     pub kl: Option<f64>,
@@ -32,7 +32,7 @@ pub struct Fidelity {
 }
 
 /// What one method at one budget came to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MethodRun {
     /// Rows per kv head and layer that the budget comes to.
     pub budget_rows: usize,
@@ -58,7 +58,7 @@ pub struct MethodRun {
     pub fidelity: Fidelity,
     /// What the selection looks like.
     pub indices: IndexFigures,
-    /// What was kept of the prompt.
+    /// What was kept of the prompt; not part of a report.
     #[serde(skip)]
     pub map: RetentionMap,
 }

@@ -9,7 +9,7 @@
 //! level 1      | s0 | s1 |              |Rec(D_1)| = |s0 - s1| / 2                 on both
 //! ```
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Levels of the decomposition: level 1 is the highest frequency.
 pub const LEVELS: usize = 5;
@@ -21,7 +21,7 @@ pub const MARGIN: usize = 32;
 const POINTS: usize = 128;
 
 /// Mean magnitude of each level's detail by position.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WaveletFigures {
     /// Tokens that the query sees.
     pub tokens: usize,
