@@ -248,6 +248,8 @@ impl Frame {
 pub struct DocumentLength {
     /// Tokens of the document; where it is far too long, at least so many.
     pub tokens: usize,
+    /// It has more than `tokens`: nobody counted to the end.
+    pub at_least: bool,
     /// Tokens of a prompt with it and a question of ordinary length.
     pub prompt_tokens: usize,
     /// Such a prompt, as a method knows it.
@@ -269,6 +271,7 @@ impl DocumentLength {
             let have = format!("more than {at_least} tokens");
             return Ok(Self {
                 tokens: at_least,
+                at_least: true,
                 prompt_tokens: at_least,
                 prompt: PromptShape::of(at_least),
                 too_long: Some(too_long(model, document, have, 0)?),
@@ -277,6 +280,7 @@ impl DocumentLength {
         let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false)?;
         Ok(Self {
             tokens: prompt.document.len(),
+            at_least: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
             too_long: prompt.too_long(model, document)?,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fidelity::{ReferenceReport, RunReport};
 use crate::{Estimate, Finish, MemoryNow, Method, Progress};
 
 /// A method by name, with the parameters that were set.
@@ -58,7 +59,20 @@ pub enum Request {
         /// Of the draw.
         seed: u64,
     },
-    /// Stops the question of this ticket; 0 gives up the document that is being opened. What was running ends as it
+    /// Methods and budgets beside the full cache, for the open document and model. Takes the place of a question: one of either at
+    /// a time. Answered by [`Reply::Reference`], a [`Reply::Run`] for each run and [`Reply::Compared`]; or [`Reply::Failed`],
+    /// also where it is stopped: what was answered before stands.
+    Compare {
+        /// Names the request in its answers.
+        ticket: u64,
+        /// The question.
+        question: String,
+        /// Longest answer of the full cache to compare along, in tokens.
+        max_tokens: usize,
+        /// What to compare, in this order.
+        runs: Vec<CompareRun>,
+    },
+    /// Stops the question or comparison of this ticket; 0 gives up the document that is being opened. What was running ends as it
     /// ordinarily ends.
     Stop {
         /// The question's ticket.
@@ -71,6 +85,15 @@ impl Request {
     pub fn has_bytes(&self) -> bool {
         matches!(self, Request::AdoptDocument { .. })
     }
+}
+
+/// One run of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompareRun {
+    /// The method.
+    pub method: MethodChoice,
+    /// As in [`Request::Estimate`].
+    pub budget: Option<String>,
 }
 
 /// From the engine to the window.
@@ -110,6 +133,8 @@ pub enum Reply {
     Tokens {
         /// Tokens of the document; where it is far too long, at least so many.
         tokens: usize,
+        /// It has more than that: nobody counted to the end.
+        at_least: bool,
         /// Tokens that the model reads.
         context: usize,
         /// Whether a question can be asked.
@@ -184,6 +209,40 @@ pub enum Reply {
         /// The answer and what it cost.
         answer: AnswerFacts,
     },
+    /// How far a run of a comparison is. At most about twenty a second.
+    Comparing {
+        /// Of the comparison.
+        ticket: u64,
+        /// Which run, from 0; `None` for the full cache's.
+        run: Option<usize>,
+        /// How far; a run whose answer differs is read a second time.
+        progress: Progress,
+    },
+    /// The full cache's run of a comparison is done.
+    Reference {
+        /// Of the comparison.
+        ticket: u64,
+        /// Seconds that it took, measuring and all.
+        seconds: f64,
+        /// What came out.
+        report: Box<ReferenceReport>,
+    },
+    /// A run of a comparison is done, or refused.
+    Run {
+        /// Of the comparison.
+        ticket: u64,
+        /// Which run, from 0.
+        run: usize,
+        /// Seconds that it took, measuring and all.
+        seconds: f64,
+        /// What came out.
+        report: Box<RunReport>,
+    },
+    /// A comparison is complete.
+    Compared {
+        /// Of the comparison.
+        ticket: u64,
+    },
     /// Something asked for was not done.
     Failed {
         /// Of the request, where it has one.
@@ -219,6 +278,8 @@ pub enum Failure {
     Estimate,
     /// A question.
     Ask,
+    /// A comparison.
+    Compare,
     /// A message that was not understood.
     Request,
 }

@@ -12,8 +12,8 @@ pub use frame::{
     write_frame,
 };
 pub use message::{
-    AnswerFacts, DocumentInfo, Failure, MethodChoice, MethodFacts, ModelFacts, PageInfo,
-    ParameterFacts, Reply, Request, SourceInfo,
+    AnswerFacts, CompareRun, DocumentInfo, Failure, MethodChoice, MethodFacts, ModelFacts,
+    PageInfo, ParameterFacts, Reply, Request, SourceInfo,
 };
 
 pub use crate::{Estimate, Finish, MemoryNow, Phase, Progress};

@@ -1,4 +1,4 @@
-//! The thread that answers questions, one after another, and says what becomes of each while it works.
+//! The thread that answers questions and makes comparisons, one after another, and says what becomes of each while it works.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +13,7 @@ use kept_engine::{
     Sampling, Source, Watch, ends16,
 };
 
+use crate::comparing::{Comparison, compare};
 use crate::desk::{Input, parse_budget};
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
@@ -27,13 +28,29 @@ pub struct Question {
     pub seed: u64,
 }
 
-/// A question to be answered, and about what.
+/// What is to be done.
+pub enum Work {
+    Ask(Question),
+    Compare(Comparison),
+}
+
+impl Work {
+    /// Its name where it fails.
+    fn what(&self) -> Failure {
+        match self {
+            Work::Ask(_) => Failure::Ask,
+            Work::Compare(_) => Failure::Compare,
+        }
+    }
+}
+
+/// Something to be done, and with what.
 pub struct Job {
     pub ticket: u64,
     pub model: Arc<OpenModel>,
     pub document: Arc<OpenDocument>,
     pub stop: Stop,
-    pub question: Question,
+    pub work: Work,
 }
 
 /// Starts the thread. What it says goes to `output`, but for the last word on each question, which goes to the desk.
@@ -42,8 +59,11 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let named = std::thread::Builder::new().name("questions".to_owned());
     let started = named.spawn(move || {
         for job in queue {
-            let ticket = job.ticket;
-            let (reply, broken) = last_word(ticket, || answer(job, &output));
+            let (ticket, what) = (job.ticket, job.work.what());
+            let (reply, broken) = last_word(ticket, what, || match &job.work {
+                Work::Ask(question) => answer(&job, question, &output),
+                Work::Compare(comparison) => compare(&job, comparison, &output),
+            });
             if inbox.send(Input::Ended { reply, broken }).is_err() {
                 return;
             }
@@ -57,13 +77,13 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
 }
 
 /// What `work` says last, or after a bug in it that there was one; and whether there was.
-fn last_word(ticket: u64, work: impl FnOnce() -> Reply) -> (Reply, bool) {
+fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Reply) -> (Reply, bool) {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(reply) => (reply, false),
         Err(_) => {
             let reply = Reply::Failed {
                 ticket: Some(ticket),
-                what: Failure::Ask,
+                what,
                 message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
                 stopped: false,
             };
@@ -73,7 +93,7 @@ fn last_word(ticket: u64, work: impl FnOnce() -> Reply) -> (Reply, bool) {
 }
 
 /// Answers one question; gives the last word on it.
-fn answer(job: Job, output: &Output) -> Reply {
+fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
     let ticket = job.ticket;
     let failed = |message: String, stopped: bool| Reply::Failed {
         ticket: Some(ticket),
@@ -88,7 +108,7 @@ fn answer(job: Job, output: &Output) -> Reply {
         max_tokens,
         temperature,
         seed,
-    } = &job.question;
+    } = question;
     if *max_tokens == 0 {
         return failed(
             "an answer of at most 0 tokens is no answer; allow at least 1".to_owned(),
@@ -114,7 +134,7 @@ fn answer(job: Job, output: &Output) -> Reply {
         thinking: false,
     };
     let engine = &job.model.engine;
-    let mut watching = Watching::new(ticket, &job, output);
+    let mut watching = Watching::new(ticket, job, output);
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => Reply::Answered {
             ticket,
@@ -274,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_bug_in_a_question_is_its_last_word() {
-        let (reply, broken) = last_word(5, || panic!("a bug, on purpose"));
+        let (reply, broken) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
         assert!(broken);
         let Reply::Failed {
             ticket, message, ..

@@ -12,7 +12,8 @@ use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
 use kept_engine::{DocumentLength, Engine, Estimate};
 
-use crate::asking::{self, Job, Question};
+use crate::asking::{self, Job, Question, Work};
+use crate::comparing::Comparison;
 use crate::facts;
 use crate::opening::{self, OpenDocument, OpenModel, Outcome};
 use crate::output::Output;
@@ -33,7 +34,7 @@ pub enum Input {
     Ended { reply: Reply, broken: bool },
 }
 
-/// The question that runs.
+/// The question or comparison that runs.
 struct Running {
     ticket: u64,
     stop: Stop,
@@ -62,7 +63,7 @@ pub struct Desk {
     /// The last number given.
     number: u64,
     running: Option<Running>,
-    /// Questions and estimates that wait for something to be opened or counted.
+    /// Questions, comparisons and estimates that wait for something to be opened or counted.
     waiting: Vec<Request>,
 }
 
@@ -131,7 +132,9 @@ impl Desk {
                     Err(why) => self.fail(None, Failure::Request, why),
                 }
             }
-            Request::Estimate { .. } | Request::Ask { .. } => self.consider(request),
+            Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
+                self.consider(request)
+            }
             Request::Stop { ticket: 0 } => self.give_up_document(),
             Request::Stop { ticket } => self.stop(ticket),
         }
@@ -218,15 +221,17 @@ impl Desk {
 
     fn tell_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
-        let (tokens, message) = match counted {
+        let (tokens, at_least, message) = match counted {
             Ok(length) => (
                 length.tokens,
+                length.at_least,
                 length.too_long.as_ref().map(ToString::to_string),
             ),
-            Err(why) => (0, Some(why.clone())),
+            Err(why) => (0, false, Some(why.clone())),
         };
         self.output.say(&Reply::Tokens {
             tokens,
+            at_least,
             context: model.facts.context,
             fits: message.is_none(),
             message,
@@ -240,15 +245,15 @@ impl Desk {
         }
     }
 
-    /// Answers, refuses or puts off a question or an estimate.
+    /// Answers, refuses or puts off a question, a comparison or an estimate.
     fn consider(&mut self, request: Request) {
         let (ticket, what) = match &request {
             Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
+            Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
             Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
             _ => return,
         };
-        let asks = |request: &Request| matches!(request, Request::Ask { .. });
-        if asks(&request) && (self.running.is_some() || self.waiting.iter().any(asks)) {
+        if works(&request) && (self.running.is_some() || self.waiting.iter().any(works)) {
             let why = "another question is being answered; wait for it or stop it, then ask again";
             return self.fail(Some(ticket), what, why.to_owned());
         }
@@ -285,28 +290,52 @@ impl Desk {
                 seed,
                 ..
             } => {
-                let stop = Stop::new();
-                let job = Job {
-                    ticket,
-                    model,
-                    document,
-                    stop: stop.clone(),
-                    question: Question {
-                        text: question,
-                        method,
-                        budget,
-                        max_tokens,
-                        temperature,
-                        seed,
-                    },
+                let question = Question {
+                    text: question,
+                    method,
+                    budget,
+                    max_tokens,
+                    temperature,
+                    seed,
                 };
-                match self.jobs.send(job) {
-                    Ok(()) => self.running = Some(Running { ticket, stop }),
-                    // Its thread never ends by itself.
-                    Err(_) => std::process::exit(crate::BROKEN),
-                }
+                self.start(ticket, model, document, Work::Ask(question));
+            }
+            Request::Compare {
+                question,
+                max_tokens,
+                runs,
+                ..
+            } => {
+                let comparison = Comparison {
+                    question,
+                    max_tokens,
+                    runs,
+                };
+                self.start(ticket, model, document, Work::Compare(comparison));
             }
             _ => {}
+        }
+    }
+
+    fn start(
+        &mut self,
+        ticket: u64,
+        model: Arc<OpenModel>,
+        document: Arc<OpenDocument>,
+        work: Work,
+    ) {
+        let stop = Stop::new();
+        let job = Job {
+            ticket,
+            model,
+            document,
+            stop: stop.clone(),
+            work,
+        };
+        match self.jobs.send(job) {
+            Ok(()) => self.running = Some(Running { ticket, stop }),
+            // Its thread never ends by itself.
+            Err(_) => std::process::exit(crate::BROKEN),
         }
     }
 
@@ -326,11 +355,15 @@ impl Desk {
             running.stop.request();
             return;
         }
-        let before = self.waiting.len();
-        self.waiting
-            .retain(|request| !matches!(request, Request::Ask { ticket: t, .. } if *t == ticket));
-        if self.waiting.len() < before {
-            self.stopped(Some(ticket), Failure::Ask);
+        let of_ticket = |request: &Request| match request {
+            Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
+            Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
+            _ => None,
+        };
+        let what = self.waiting.iter().find_map(of_ticket);
+        if let Some(what) = what {
+            self.waiting.retain(|request| of_ticket(request).is_none());
+            self.stopped(Some(ticket), what);
         }
     }
 
@@ -356,6 +389,11 @@ impl Desk {
         self.number += 1;
         self.number
     }
+}
+
+/// Whether a request keeps the engine busy: one of these at a time.
+fn works(request: &Request) -> bool {
+    matches!(request, Request::Ask { .. } | Request::Compare { .. })
 }
 
 /// What a question of ordinary length would cost, or why it cannot be asked.

@@ -1,10 +1,11 @@
 //! `kept-worker`: the engine in a process of its own, for a window that must outlive it. Requests come on standard input,
 //! replies go to standard output, both as frames (`kept_engine::protocol`); the end of the input ends the process at once.
 //!
-//! This thread reads. The desk (`desk.rs`) decides, on a second thread; questions run on a third (`asking.rs`); every file that
+//! This thread reads. The desk (`desk.rs`) decides, on a second thread; questions and comparisons run on a third (`asking.rs`, `comparing.rs`); every file that
 //! is opened has a thread of its own. Not here: anything the engine does.
 
 mod asking;
+mod comparing;
 mod desk;
 mod facts;
 mod opening;
