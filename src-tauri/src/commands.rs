@@ -9,7 +9,9 @@ use tauri::ipc::{Channel, Response};
 use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
-use crate::contract::{AppEvent, Estimate, Settings, Snapshot, TableRow, TokenSlots};
+use crate::contract::{
+    AppEvent, Choice, Estimate, Parameters, Settings, Snapshot, TableRow, TokenSlots,
+};
 use crate::desk::{self, Desk};
 use crate::drop::whole;
 use crate::map_views;
@@ -127,9 +129,15 @@ pub fn save_draft(wiring: Desktop<'_>, text: String) {
 pub async fn estimate(
     wiring: Desktop<'_>,
     method: String,
+    parameters: Parameters,
     budget: Option<String>,
 ) -> Result<Estimate, String> {
-    let answer = wiring.with(|desk| desk.estimate(&method, budget))?;
+    let choice = Choice {
+        method,
+        parameters,
+        budget,
+    };
+    let answer = wiring.with(|desk| desk.estimate(choice))?;
     let mut estimate = answer
         .await
         .map_err(|_| "The engine has ended before it answered.".to_owned())??;
@@ -144,9 +152,68 @@ pub async fn ask(
     wiring: Desktop<'_>,
     question: String,
     method: String,
+    parameters: Parameters,
     budget: Option<String>,
 ) -> Result<u64, String> {
-    wiring.with(|desk| desk.ask(&question, &method, budget))
+    let choice = Choice {
+        method,
+        parameters,
+        budget,
+    };
+    wiring.with(|desk| desk.ask(&question, choice))
+}
+
+/// Runs methods and budgets beside the full cache; the comparison's id.
+#[tauri::command]
+pub async fn compare(
+    wiring: Desktop<'_>,
+    question: String,
+    runs: Vec<Choice>,
+) -> Result<u64, String> {
+    wiring.with(|desk| desk.compare(&question, runs))
+}
+
+/// Stops the comparison; what is done of it stays.
+#[tauri::command]
+pub async fn stop_comparison(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::stop_comparison);
+    Ok(())
+}
+
+/// Opens the system's dialog to save the comparison as JSON.
+#[tauri::command]
+pub async fn save_comparison<R: Runtime>(
+    app: AppHandle<R>,
+    wiring: Desktop<'_>,
+) -> Result<(), String> {
+    let (name, json) = wiring.with(|desk| desk.exported_comparison())?;
+    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let mut dialog = app.dialog().file();
+    dialog = dialog.set_title("Save the comparison").set_file_name(name);
+    dialog = dialog.add_filter("JSON", &["json"]);
+    if let Some(window) = app.get_webview_window("main") {
+        dialog = dialog.set_parent(&window);
+    }
+    let wiring = wiring.inner().clone();
+    dialog.save_file(move |picked: Option<FilePath>| {
+        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
+        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
+            tauri::async_runtime::spawn(async move {
+                let written = tokio::fs::write(&path, json).await;
+                wiring.with(|desk| desk.comparison_written(&path, written.err()));
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Whether the file that waits takes the place of a conversation in which something still runs.
+#[tauri::command]
+pub async fn replace_document(wiring: Desktop<'_>, replace: bool) -> Result<(), String> {
+    wiring.with(|desk| desk.replace_document(replace));
+    Ok(())
 }
 
 /// Stops what runs.

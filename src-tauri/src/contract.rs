@@ -2,10 +2,14 @@
 //!
 //! Offsets are UTF-16 code units of the document's text. Sizes are bytes. Nothing here does anything.
 
+mod comparison;
 mod turns;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use turns::{
     Estimate, Facts, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn, TurnState,
 };
@@ -22,6 +26,32 @@ pub enum Theme {
     Dark,
 }
 
+/// Values of a method's parameters, by name, as they were typed; what is not in it is at its default.
+pub type Parameters = BTreeMap<String, String>;
+
+/// What is kept of a prompt: the method with its parameters, and how much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Choice {
+    /// The method's name.
+    pub method: String,
+    /// What was set.
+    pub parameters: Parameters,
+    /// `25%`, `512` or `64MiB`; `None` is the default budget.
+    pub budget: Option<String>,
+}
+
+impl Choice {
+    /// A method as it is by default.
+    pub fn plain(method: &str, budget: Option<&str>) -> Self {
+        Self {
+            method: method.to_owned(),
+            parameters: Parameters::new(),
+            budget: budget.map(str::to_owned),
+        }
+    }
+}
+
 /// What a person sets; survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,10 +62,21 @@ pub struct Settings {
     pub model: String,
     /// A method's name.
     pub method: String,
+    /// What was set for each method, by its name.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Parameters>,
     /// `25%`, `512` or `64MiB`; `None` is the default budget.
     pub budget: Option<String>,
     /// Longest answer, in tokens.
     pub max_tokens: usize,
+    /// Size of the text, in percent.
+    #[serde(default = "ordinary_zoom")]
+    pub zoom: u16,
+}
+
+/// Text as it was designed.
+pub(crate) fn ordinary_zoom() -> u16 {
+    100
 }
 
 /// A model that can be chosen.
@@ -128,6 +169,8 @@ pub struct DocumentFacts {
     pub notes: Vec<String>,
     /// Tokens for the open model; `None` until counted.
     pub tokens: Option<usize>,
+    /// It has more tokens than that: far too long to be counted to the end.
+    pub more_tokens: bool,
     /// A sentence if the open model cannot read the whole of it.
     pub too_long: Option<String>,
     /// The sample in the box.
@@ -173,6 +216,7 @@ pub struct Snapshot {
     pub document: Option<DocumentFacts>,
     pub opening: Option<String>,
     pub turns: Vec<Turn>,
+    pub comparison: Option<Comparison>,
     pub draft: String,
     pub worker: WorkerState,
     pub saves: bool,
@@ -189,6 +233,8 @@ pub enum Place {
     Model,
     /// By the conversation.
     Conversation,
+    /// By the comparison.
+    Comparison,
 }
 
 /// Whether a notice is bad news.
@@ -247,6 +293,31 @@ pub enum AppEvent {
         turn: u64,
         layers_done: usize,
         layers: usize,
+    },
+    Comparison {
+        comparison: Option<Box<Comparison>>,
+    },
+    ComparisonReference {
+        comparison: u64,
+        result: Box<ReferenceResult>,
+    },
+    ComparisonRun {
+        comparison: u64,
+        run: usize,
+        result: Box<RunResult>,
+    },
+    ComparisonProgress {
+        comparison: u64,
+        run: Option<usize>,
+        progress: Progress,
+    },
+    ComparisonEnded {
+        comparison: u64,
+        state: ComparisonState,
+        error: Option<String>,
+    },
+    Replacing {
+        name: Option<String>,
     },
     Drag {
         files: usize,

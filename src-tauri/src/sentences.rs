@@ -1,32 +1,94 @@
 //! Sentences of the window's own. One each, naming the value and the way out. What documents, models and methods say comes
 //! from their crates; [`for_window`] only takes the terminal's flags out of it.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// A sentence of the engine as it reads in a window, where there are no flags.
+use kept_engine::policies::PolicyError;
+
+use crate::desk::file_name;
+
+/// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
 pub fn for_window(sentence: &str) -> String {
     let mut text = sentence
         .replace("for example --budget ", "for example ")
         .replace("raise --budget to", "raise the budget to")
+        .replace("or lower --budget", "or lower the budget")
+        .replace("or set less", "or set less in Advanced")
         .replace("pass --model FILE.gguf", "choose a model file")
         .replace("--max-tokens", "the longest answer")
         .replace("--budget", "the budget")
         .replace("--method", "the method")
         .replace("--model", "the model");
+    text = without_parts(&text);
     if !text.ends_with(['.', '!', '?']) {
         text.push('.');
     }
     capitalised(text)
 }
 
-/// With a capital first, unless the first word is a name: of a file, a method, a setting.
+/// What the rows that a method needs are made of is said in its own parameters' names: not here.
+fn without_parts(text: &str) -> String {
+    let (begins, ends) = (" rows per head (", "), but the budget is ");
+    if let (Some(from), Some(to)) = (text.find(begins), text.find(ends))
+        && from < to
+    {
+        let kept = from + begins.len() - 2;
+        return format!("{}{}", &text[..kept], &text[to + 1..]);
+    }
+    text.to_owned()
+}
+
+/// With a capital first, unless the first word is a name: of a file, a setting. A method gets its title.
 fn capitalised(text: String) -> String {
-    let word = text.split(' ').next().unwrap_or("");
-    let is_plain = word.len() < text.len() && word.chars().all(|c| c.is_ascii_lowercase());
-    let is_method = kept_engine::policies::find(word).is_ok();
+    let word = text.split([' ', ':']).next().unwrap_or("");
+    if let Ok(method) = kept_engine::policies::find(word) {
+        return format!("{}{}", method.title, &text[word.len()..]);
+    }
+    let is_plain = text.as_bytes().get(word.len()) == Some(&b' ')
+        && word.chars().all(|c| c.is_ascii_lowercase());
     match text.split_at_checked(1) {
-        Some((first, rest)) if is_plain && !is_method => first.to_ascii_uppercase() + rest,
+        Some((first, rest)) if is_plain => first.to_ascii_uppercase() + rest,
         _ => text,
+    }
+}
+
+/// A sentence about the file at `path`: its name for its place, and plain words for the system's. The whole is in the log.
+fn about(sentence: &str, path: &Path) -> String {
+    let mut text = sentence.to_owned();
+    let place = path.display().to_string();
+    if !place.is_empty() {
+        text = text.replace(&place, &file_name(path));
+    }
+    for (said, plain) in [
+        ("No such file or directory", "there is no such file"),
+        ("Permission denied", "this user may not read it"),
+        ("Is a directory", "it is a folder"),
+        ("Input/output error", "the disk gave an error"),
+    ] {
+        text = text.replace(said, plain);
+    }
+    while let Some(from) = text.find(" (os error ") {
+        let Some(length) = text[from..].find(')') else {
+            break;
+        };
+        text.replace_range(from..=from + length, "");
+    }
+    text
+}
+
+/// A document that could not be opened.
+pub fn document_failed(message: &str, path: &Path) -> String {
+    for_window(&about(message, path))
+}
+
+/// What is wrong with a method or its parameters.
+pub fn method(error: &PolicyError) -> String {
+    match error {
+        PolicyError::Value {
+            name, value, range, ..
+        } => format!("“{value}” is not possible: {name} takes {range}."),
+        error => for_window(&error.to_string()),
     }
 }
 
@@ -34,20 +96,22 @@ fn capitalised(text: String) -> String {
 pub fn not_utf8(path: &Path) -> String {
     format!(
         "The name of {} is not valid Unicode: rename the file and open it again.",
-        path.display()
+        file_name(path)
     )
 }
 
 /// The engine is not there to open a file.
 pub fn engine_not_running(name: &str) -> String {
-    format!("{name} cannot be opened, because the engine is not running: restart the engine first.")
+    format!(
+        "{name} was not opened, because the engine does not run: start it again, then open the file."
+    )
 }
 
 /// Nothing can be kept in the folder for it.
 pub fn not_saved(folder: &Path) -> String {
     format!(
-        "This conversation is not saved, because Kept cannot write to {}: make room or rights there and start Kept again.",
-        folder.display()
+        "This conversation is not saved, because Kept cannot write to its folder {}: make room or rights there and start Kept again.",
+        file_name(folder)
     )
 }
 
@@ -66,7 +130,14 @@ pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
 pub const BUSY: &str = "A question is still being answered: stop it or wait for its end.";
 /// The model must not change under a question.
 pub const BUSY_MODEL: &str =
-    "A question is still being answered: stop it or wait for its end, then change the model.";
+    "Kept is still at work on this document: stop it or wait for its end, then change the model.";
+/// A comparison takes the whole engine.
+pub const BUSY_COMPARING: &str =
+    "Methods are still being compared: stop the comparison or wait for its end.";
+/// No run was chosen.
+pub const NOTHING_TO_COMPARE: &str = "Choose at least one method and one memory budget to compare.";
+/// Nothing to save yet.
+pub const NO_COMPARISON: &str = "Nothing has been compared yet: there is nothing to save.";
 /// The model is on its way.
 pub const MODEL_OPENING: &str =
     "The model is still being opened: ask again when it is there; your question is kept.";
@@ -75,7 +146,7 @@ pub const ENGINE_STARTING: &str =
     "The engine is still starting: ask again when it is there; your question is kept.";
 /// The engine has given up.
 pub const ENGINE_FAILED: &str =
-    "The engine is not running: restart it and ask again; your question is kept.";
+    "The engine is not running: start it again and ask again; your question is kept.";
 /// A person restarted it.
 pub const RESTARTED_BY_HAND: &str =
     "The engine was restarted before this answer ended; your question is kept: ask again.";
@@ -100,18 +171,56 @@ pub const NOT_A_FILE: &str = "That is not a file; drop one file.";
 pub const SECOND_WINDOW: &str =
     "Another Kept window is open; this one does not save its conversation.";
 
-/// The model file cannot be used.
-pub fn model_failed(message: &str) -> String {
-    let mut text = for_window(message);
-    if let Some(first) = message.chars().next().filter(char::is_ascii) {
-        text.replace_range(..1, &first.to_string());
+/// The model file at `path` cannot be used.
+pub fn model_failed(message: &str, path: &Path) -> String {
+    let name = file_name(path);
+    let text = about(message, path);
+    let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
+    let text = match text.strip_prefix("the model file ") {
+        // It says already that it cannot be opened, or why.
+        Some(rest) => format!("{name} {rest}"),
+        None if text.starts_with(&name) => text.to_owned(),
+        None => format!("{name} could not be opened: {text}"),
+    };
+    match text.ends_with(['.', '!', '?']) {
+        true => text,
+        false => text + ".",
     }
-    format!("The model could not be opened: {text}")
 }
 
 /// A setting out of its range.
 pub fn max_tokens(value: usize, most: usize) -> String {
     format!("The longest answer is 1 to {most} tokens; {value} is not.")
+}
+
+/// A size of the text out of its range.
+pub fn zoom(value: u16, range: &RangeInclusive<u16>) -> String {
+    let (least, most) = (range.start(), range.end());
+    format!("The size of the text is {least} to {most} %; {value} is not.")
+}
+
+/// More runs than one comparison takes.
+pub fn too_many_runs(runs: usize, most: usize) -> String {
+    format!("{runs} runs are too many for one comparison: choose at most {most}.")
+}
+
+/// The comparison lies in a file.
+pub fn exported(name: &str) -> String {
+    format!("The comparison is saved as {name}.")
+}
+
+/// It does not.
+pub fn not_exported(name: &str) -> String {
+    format!("{name} could not be saved: choose another folder, or free some space.")
+}
+
+/// What became of a comparison when the engine was lost.
+pub fn compared_so_far(reason: &str) -> String {
+    let reason = reason.split("; your question is kept").next();
+    format!(
+        "{}; what was measured before stays.",
+        reason.unwrap_or_default().trim_end_matches('.')
+    )
 }
 
 /// A layer that the model does not have; people count from 1.
@@ -152,7 +261,8 @@ mod tests {
             ("there is no file /a", "There is no file /a."),
             ("/a/b.txt is a folder", "/a/b.txt is a folder."),
             ("notes.txt is empty!", "notes.txt is empty!"),
-            ("snapkv needs a budget of 9", "snapkv needs a budget of 9."),
+            ("snapkv needs a budget of 9", "SnapKV needs a budget of 9."),
+            ("snapkv: w=0 is wrong", "SnapKV: w=0 is wrong."),
             ("", "."),
             ("é", "é."),
         ] {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use kept_engine::protocol::Reply;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, oneshot};
 
 use crate::contract::{AppEvent, Theme};
 use crate::desk::{Desk, Effect, MapPlace, SharedMap, lock};
@@ -162,9 +162,11 @@ impl Wiring {
         }
     }
 
-    /// Writes what is left to the store.
+    /// Writes what is left to the store, and ends the engine.
     pub async fn close(&self) {
-        self.writer.close().await;
+        let (told, ended) = oneshot::channel();
+        self.order(Order::End(told));
+        let (_, ()) = tokio::join!(ended, self.writer.close());
     }
 
     /// Hands on what is held back, when it is due, for as long as the program runs.

@@ -3,6 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kept_app::contract::*;
+use kept_engine::fidelity::{
+    Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport, WaveletFigures,
+};
+use kept_engine::{Finish, Method, RetentionMap};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -25,7 +29,7 @@ fn interface(name: &str) -> Names {
     let body = &body[body.find('{').expect("opens") + 1..body.find("\n}").expect("closes")];
     names(body.lines().filter_map(|line| {
         let (name, _) = line.trim().split_once(':')?;
-        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric());
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         is_name.then_some(name)
     }))
 }
@@ -34,6 +38,102 @@ fn fields(value: &impl Serialize) -> Names {
     match serde_json::to_value(value).expect("JSON") {
         Value::Object(fields) => fields.into_iter().map(|(name, _)| name).collect(),
         other => panic!("{other} is no object"),
+    }
+}
+
+fn reference_report() -> ReferenceReport {
+    ReferenceReport {
+        run: String::new(),
+        method: String::new(),
+        model: String::new(),
+        prompt_tokens: 0,
+        answer: String::new(),
+        answer_tokens: 0,
+        finish: Finish::End,
+        kv_bytes: 0,
+        first_token_seconds: 0.0,
+        decode_tokens_per_second: 0.0,
+        heads: Vec::new(),
+        wavelet: None,
+    }
+}
+
+fn index_figures() -> IndexFigures {
+    IndexFigures {
+        jaccard: None,
+        jaccard_first_head: None,
+        layer_similarity: Vec::new(),
+        position_histogram: Vec::new(),
+        position_entropy: 0.0,
+        position_entropy_most: 0.0,
+    }
+}
+
+fn fidelity() -> Fidelity {
+    Fidelity {
+        kl: None,
+        top1: None,
+        attention_recall: None,
+        attention_recall_per_layer: Vec::new(),
+        kl_per_token: Vec::new(),
+        first_kl: 0.0,
+    }
+}
+
+fn method_run() -> MethodRun {
+    MethodRun {
+        budget_rows: 0,
+        rows_per_layer: Vec::new(),
+        kv_bytes: 0,
+        kv_bytes_full: 0,
+        prefill_seconds: 0.0,
+        select_seconds: 0.0,
+        first_token_seconds: 0.0,
+        decode_tokens_per_second: 0.0,
+        answer: String::new(),
+        same_answer: true,
+        fidelity: fidelity(),
+        indices: index_figures(),
+        map: RetentionMap::default(),
+    }
+}
+
+/// A run with no result: the fields that every run has.
+fn refused_run() -> RunReport {
+    let method = Method {
+        name: String::new(),
+        parameters: Vec::new(),
+    };
+    RunReport::new(&method, "", 0, Err(String::new()))
+}
+
+fn run_result() -> RunResult {
+    RunResult {
+        seconds: 0.0,
+        report: refused_run(),
+    }
+}
+
+fn reference_result() -> ReferenceResult {
+    ReferenceResult {
+        seconds: 0.0,
+        report: reference_report(),
+    }
+}
+
+fn comparison() -> Comparison {
+    Comparison {
+        id: 1,
+        question: String::new(),
+        document: String::new(),
+        model: String::new(),
+        max_tokens: 64,
+        state: ComparisonState::Running,
+        error: None,
+        reference: None,
+        runs: Vec::new(),
+        current: None,
+        progress: None,
     }
 }
 
@@ -78,6 +178,7 @@ fn turn() -> Turn {
         state: TurnState::Asked,
         error: None,
         method: String::new(),
+        parameters: Parameters::new(),
         budget: None,
         model: String::new(),
         sources: Vec::new(),
@@ -99,6 +200,38 @@ fn every_shape_has_the_fields_of_the_contract() {
         ("Progress", fields(&progress())),
         ("WorkerState", fields(&worker())),
         ("Turn", fields(&turn())),
+        ("Choice", fields(&Choice::plain("", None))),
+        ("Comparison", fields(&comparison())),
+        (
+            "ComparisonRun",
+            fields(&ComparisonRun {
+                choice: Choice::plain("", None),
+                result: None,
+            }),
+        ),
+        ("ReferenceResult", fields(&reference_result())),
+        ("RunResult", fields(&run_result())),
+        ("ReferenceReport", fields(&reference_report())),
+        ("RunFacts", fields(&refused_run())),
+        ("MethodRun", fields(&method_run())),
+        ("Fidelity", fields(&fidelity())),
+        ("IndexFigures", fields(&index_figures())),
+        (
+            "HeadFigures",
+            fields(&HeadFigures {
+                sparsity: 0.0,
+                redundancy: 0.0,
+            }),
+        ),
+        (
+            "WaveletFigures",
+            fields(&WaveletFigures {
+                tokens: 0,
+                first: 0,
+                positions_per_point: 0,
+                levels: Vec::new(),
+            }),
+        ),
         (
             "PageRange",
             fields(&PageRange {
@@ -264,6 +397,27 @@ fn every_event_has_the_fields_of_the_contract() {
             layers_done: 0,
             layers: 0,
         },
+        AppEvent::Comparison { comparison: None },
+        AppEvent::ComparisonReference {
+            comparison: 1,
+            result: Box::new(reference_result()),
+        },
+        AppEvent::ComparisonRun {
+            comparison: 1,
+            run: 0,
+            result: Box::new(run_result()),
+        },
+        AppEvent::ComparisonProgress {
+            comparison: 1,
+            run: None,
+            progress: progress(),
+        },
+        AppEvent::ComparisonEnded {
+            comparison: 1,
+            state: ComparisonState::Done,
+            error: None,
+        },
+        AppEvent::Replacing { name: None },
         AppEvent::Drag {
             files: 0,
             refusal: None,
@@ -294,6 +448,8 @@ fn words_are_those_of_the_contract() {
         (&TurnState::Answering, "answering"),
         (&Phase::Answering, "answering"),
         (&Place::Conversation, "conversation"),
+        (&Place::Comparison, "comparison"),
+        (&ComparisonState::Stopped, "stopped"),
         (&NoticeKind::Error, "error"),
     ] {
         assert_eq!(json(value), word);
@@ -348,4 +504,13 @@ fn the_page_may_call_every_command_and_nothing_else() {
         .map(|command| format!("allow-{}", command.replace('_', "-")))
         .collect();
     assert_eq!(allowed, wanted);
+}
+
+/// A run with a result has the fields of both: the engine writes them side by side.
+#[test]
+fn a_run_with_a_result_has_its_own_fields_and_those_of_the_result() {
+    let mut report = refused_run();
+    (report.refused, report.result) = (None, Some(method_run()));
+    let both = &interface("RunFacts") | &interface("MethodRun");
+    assert_eq!(fields(&report), both);
 }

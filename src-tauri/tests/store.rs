@@ -38,6 +38,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         state,
         error: None,
         method: "snapkv".into(),
+        parameters: [("w".to_owned(), "8".to_owned())].into(),
         budget: Some("25%".into()),
         model: "mini".into(),
         sources: vec![Source {
@@ -109,6 +110,9 @@ async fn everything_is_there_after_a_restart() {
     let mut settings = desk::default_settings();
     settings.theme = Theme::Dark;
     settings.budget = Some("64MiB".into());
+    settings.zoom = 130;
+    let kernel = [("kernel".to_owned(), "5".to_owned())].into();
+    settings.parameters.insert("snapkv".into(), kernel);
     let model = ModelEntry {
         choice: kept_app::contract::ModelChoice {
             id: "m1".into(),

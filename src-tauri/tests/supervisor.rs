@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Window, prose, script};
-use kept_app::contract::{AppEvent, Life, Phase, TurnState};
+use kept_app::contract::{AppEvent, Choice, Life, Phase, TurnState};
 use kept_app::desk::MapPlace;
 
 const KILLED: &str =
@@ -24,7 +24,7 @@ async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
     let question = snapshot.document.expect("the sample").suggestions[0].clone();
     let estimate = window
         .wiring
-        .with(|desk| desk.estimate("snapkv", None))
+        .with(|desk| desk.estimate(Choice::plain("snapkv", None)))
         .expect("accepted")
         .await
         .expect("answered")
@@ -183,6 +183,22 @@ async fn killed_while_answering() {
     assert!(stopped.turns[1].facts.is_some());
 }
 
+/// One that was halted does not hear that its input has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_worker_ends_with_the_window() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    let id = window.workers().pop().expect("a worker");
+    let process = std::path::PathBuf::from(format!("/proc/{id}"));
+    let halted = std::process::Command::new("kill")
+        .args(["-STOP", &id])
+        .status();
+    assert!(halted.expect("kill runs").success());
+    window.close().await;
+    // Where there is no such folder of processes, that it closes at all has to do.
+    assert!(!process.exists(), "it is still there");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_by_hand() {
     let window = Window::open().await;
@@ -204,8 +220,8 @@ async fn a_missing_worker_is_named_and_can_be_mended() {
         .await;
     let message = failed.worker.message.expect("a sentence");
     assert!(
-        message.contains(&program.display().to_string()),
-        "{message}"
+        message.contains("worker.sh") && !message.contains(&program.display().to_string()),
+        "its name, not its folder: {message}"
     );
     assert!(message.contains("no such file"), "{message}");
     // Not allowed to run is named too.

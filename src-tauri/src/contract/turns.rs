@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Parameters;
+
 /// Memory by what it is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -154,6 +156,8 @@ pub struct Turn {
     pub error: Option<String>,
     /// The method's name.
     pub method: String,
+    /// What was set of its parameters.
+    pub parameters: Parameters,
     /// As asked; `None` is the default budget.
     pub budget: Option<String>,
     /// The model's label.

@@ -6,24 +6,25 @@ use kept_engine::protocol::{AnswerFacts, MethodChoice, Request};
 use tokio::sync::oneshot;
 
 use super::facts::{finish, memory};
-use super::models::{check_method, parse_budget};
+use super::models::{assigned, check_choice};
 use super::{Desk, Running, Save};
-use crate::contract::{AppEvent, Estimate, Life, Memory, Progress, Turn, TurnState};
+use crate::contract::{AppEvent, Choice, Estimate, Life, Memory, Progress, Turn, TurnState};
 use crate::sentences::{self, for_window};
 
 impl Desk {
     /// Whether a question of this conversation runs.
     pub fn is_running(&self) -> bool {
-        self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some()
+        let held = matches!(self.held, Some(Request::Ask { .. }));
+        held || self.running.as_ref().is_some_and(|r| r.turn.is_some())
+    }
+
+    /// Whether a question or a comparison of what is on the desk runs.
+    pub fn is_busy(&self) -> bool {
+        self.is_running() || self.comparing.is_some()
     }
 
     /// Asks. The turn's id, or why not, in one sentence.
-    pub fn ask(
-        &mut self,
-        question: &str,
-        method: &str,
-        budget: Option<String>,
-    ) -> Result<u64, String> {
+    pub fn ask(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
         let question = question.trim();
         if question.is_empty() {
             return Err(sentences::EMPTY_QUESTION.to_owned());
@@ -32,21 +33,22 @@ impl Desk {
         if self.is_running() {
             return Err(sentences::BUSY.to_owned());
         }
-        check_method(method)?;
-        parse_budget(budget.as_deref())?;
+        if self.comparing.is_some() {
+            return Err(sentences::BUSY_COMPARING.to_owned());
+        }
+        check_choice(&choice)?;
         let id = self.next_turn;
         self.next_turn += 1;
-        let model = &self.settings.model;
-        let label = self.models.iter().find(|m| m.choice.id == *model);
         let turn = Turn {
             id,
             question: question.to_owned(),
             answer: String::new(),
             state: TurnState::Asked,
             error: None,
-            method: method.to_owned(),
-            budget: budget.clone(),
-            model: label.map_or_else(String::new, |m| m.choice.label.clone()),
+            method: choice.method.clone(),
+            parameters: choice.parameters.clone(),
+            budget: choice.budget.clone(),
+            model: self.model_label(),
             sources: Vec::new(),
             facts: None,
             has_map: false,
@@ -61,8 +63,8 @@ impl Desk {
         let request = Request::Ask {
             ticket,
             question: question.to_owned(),
-            method: choice(method),
-            budget,
+            method: method_of(&choice),
+            budget: choice.budget,
             max_tokens: self.settings.max_tokens,
             temperature: 0.0,
             seed: 0,
@@ -87,7 +89,7 @@ impl Desk {
     }
 
     /// The document's id, if a question can be asked about it now.
-    fn ready_for_questions(&self) -> Result<u64, String> {
+    pub(super) fn ready_for_questions(&self) -> Result<u64, String> {
         let Some(document) = &self.document else {
             return Err(sentences::NO_DOCUMENT.to_owned());
         };
@@ -112,21 +114,18 @@ impl Desk {
     /// What a question would cost; the receiver gets the answer.
     pub fn estimate(
         &mut self,
-        method: &str,
-        budget: Option<String>,
+        choice: Choice,
     ) -> Result<oneshot::Receiver<Result<Estimate, String>>, String> {
         self.ready_for_questions()?;
-        check_method(method)?;
-        parse_budget(budget.as_deref())?;
+        check_choice(&choice)?;
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.estimates.insert(ticket, send);
-        let method = choice(method);
         self.say(
             Request::Estimate {
                 ticket,
-                method,
-                budget,
+                method: method_of(&choice),
+                budget: choice.budget,
             },
             None,
         );
@@ -135,7 +134,8 @@ impl Desk {
 
     /// Stops the question that runs, or else the file that is being opened.
     pub fn stop(&mut self) {
-        if self.held.take().is_some() {
+        if matches!(self.held, Some(Request::Ask { .. })) {
+            self.held = None;
             if let Some(turn) = self.turns.last().map(|turn| turn.id) {
                 self.end_turn(turn, TurnState::Stopped, |_| {});
             }
@@ -162,6 +162,7 @@ impl Desk {
     /// What ran belongs to a conversation that is going: it is stopped and its end will not be heard.
     pub(super) fn leave_conversation(&mut self) {
         self.held = None;
+        self.leave_comparison();
         if let Some(running) = &mut self.running
             && running.turn.take().is_some()
         {
@@ -312,21 +313,24 @@ impl Desk {
         }
     }
 
-    fn ended_unheard(&mut self, ticket: u64) {
+    pub(super) fn ended_unheard(&mut self, ticket: u64) {
         if self.running.as_ref().is_some_and(|r| r.ticket == ticket) {
             self.running_ended();
         }
     }
 
     /// The worker is free: what was held goes now.
-    fn running_ended(&mut self) {
+    pub(super) fn running_ended(&mut self) {
         self.flush_text();
         self.running = None;
         let turn = self.turns.last().map(|turn| turn.id);
-        if let (Some(request), Some(turn)) = (self.held.take(), turn)
-            && let Request::Ask { ticket, .. } = request
-        {
-            self.start(request, ticket, turn);
+        match self.held.take() {
+            Some(request) => match (&request, turn) {
+                (&Request::Ask { ticket, .. }, Some(turn)) => self.start(request, ticket, turn),
+                (&Request::Compare { ticket, .. }, _) => self.start_comparing(request, ticket),
+                _ => {}
+            },
+            None => {}
         }
     }
 
@@ -348,9 +352,10 @@ impl Desk {
     }
 }
 
-fn choice(method: &str) -> MethodChoice {
+/// The method as the engine is told it.
+pub(super) fn method_of(choice: &Choice) -> MethodChoice {
     MethodChoice {
-        name: method.to_owned(),
-        parameters: Vec::new(),
+        name: choice.method.clone(),
+        parameters: assigned(&choice.parameters),
     }
 }

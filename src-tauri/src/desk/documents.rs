@@ -28,6 +28,8 @@ pub struct OpenDocument {
     pub sample: bool,
     /// Tokens for the open model.
     pub tokens: Option<usize>,
+    /// It has more than that.
+    pub more_tokens: bool,
     /// Why the open model cannot read the whole of it.
     pub too_long: Option<String>,
 }
@@ -61,6 +63,7 @@ impl OpenDocument {
             pages,
             sample,
             tokens: None,
+            more_tokens: false,
             too_long: None,
         }
     }
@@ -77,6 +80,7 @@ impl OpenDocument {
             pages: self.pages.clone(),
             notes: self.info.notes.clone(),
             tokens: self.tokens,
+            more_tokens: self.more_tokens,
             too_long: self.too_long.clone(),
             sample: self.sample,
             suggestions: match self.sample {
@@ -130,9 +134,28 @@ impl Desk {
             let message = sentences::not_utf8(&path);
             return self.notice(NoticeKind::Error, Place::Document, message);
         }
+        if self.is_busy() {
+            // What is being answered is not thrown away for a file that slipped.
+            let name = Some(file_name(&path));
+            self.replacement = Some(path);
+            return self.tell(AppEvent::Replacing { name });
+        }
+        self.begin_opening(path);
+    }
+
+    /// A person's word on the file that waits: whether it takes the place of a conversation in which something still runs.
+    pub fn replace_document(&mut self, replace: bool) {
+        let waiting = self.replacement.take();
+        self.tell(AppEvent::Replacing { name: None });
+        if let Some(path) = waiting.filter(|_| replace) {
+            self.begin_opening(path);
+        }
+    }
+
+    fn begin_opening(&mut self, path: PathBuf) {
         if self.worker.state == Life::Failed {
-            let message = sentences::engine_not_running(&file_name(&path));
-            return self.notice(NoticeKind::Error, Place::Document, message);
+            // Perhaps it was the document that the engine died of: another one is worth a new start.
+            self.restart_worker();
         }
         let name = file_name(&path);
         self.opening = Some(Opening {
@@ -187,12 +210,15 @@ impl Desk {
         self.place(OpenDocument::new(id, info, text, false));
     }
 
-    pub(super) fn document_failed(&mut self, message: String, stopped: bool) {
+    pub(super) fn document_failed(&mut self, message: &str, stopped: bool) {
+        let path = self.document_in_flight.clone().unwrap_or_default();
         if !self.arrived_wanted() {
             return;
         }
         self.end_opening();
         if !stopped {
+            tracing::warn!(path = %path.display(), message, "a document was not opened");
+            let message = sentences::document_failed(message, &path);
             self.notice(NoticeKind::Error, Place::Document, message);
         }
     }
@@ -236,6 +262,9 @@ impl Desk {
 
     /// Puts a document on the desk, in place of the one before and its conversation.
     fn place(&mut self, document: OpenDocument) {
+        if self.replacement.take().is_some() {
+            self.tell(AppEvent::Replacing { name: None });
+        }
         self.leave_conversation();
         let document = Arc::new(document);
         self.document = Some(document.clone());
@@ -247,6 +276,7 @@ impl Desk {
     pub(super) fn tokens_counted(
         &mut self,
         tokens: usize,
+        more_tokens: bool,
         fits: bool,
         message: Option<String>,
         context: usize,
@@ -259,6 +289,7 @@ impl Desk {
         };
         let document = Arc::make_mut(document);
         document.tokens = Some(tokens);
+        document.more_tokens = more_tokens;
         document.too_long = match fits {
             true => None,
             false => Some(
@@ -279,6 +310,7 @@ impl Desk {
         }
         let document = Arc::make_mut(document);
         document.tokens = None;
+        document.more_tokens = false;
         document.too_long = None;
         self.tell_document();
     }

@@ -1,10 +1,11 @@
 //! The worker's life as the desk sees it: hello, death, giving up, starting anew. Nothing typed or answered is lost in any.
 
-use kept_engine::protocol;
+use kept_engine::protocol::{self, Request};
 
 use super::{Desk, Effect};
 use crate::contract::{
-    AppEvent, Life, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState, WorkerState,
+    AppEvent, ComparisonState, Life, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState,
+    WorkerState,
 };
 use crate::sentences;
 
@@ -29,8 +30,7 @@ impl Desk {
 
     /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
     pub fn worker_died(&mut self, what: &str) {
-        let was_asked =
-            self.running.as_ref().is_some_and(|r| r.turn.is_some()) || self.held.is_some();
+        let was_asked = self.is_running();
         let opened = self.document_in_flight.is_some();
         let opening = self.opening.as_ref().filter(|_| opened);
         self.after_restart = match opening {
@@ -46,7 +46,12 @@ impl Desk {
             // The file may be what it died of; a person decides whether to try again.
             self.end_opening();
         }
+        let compared = self.comparing.is_some();
         self.bury(&sentences::restarted_ask_again(what));
+        if compared {
+            // The comparison says it.
+            self.after_restart = None;
+        }
         self.set_worker(
             Life::Restarting,
             Some(format!("{what} It is being restarted.")),
@@ -82,7 +87,11 @@ impl Desk {
             // Nobody may be waiting any more.
             let _ = waiting.send(Err(reason.to_owned()));
         }
-        let held = self.held.take().is_some();
+        let held = matches!(self.held.take(), Some(Request::Ask { .. }));
+        if let Some(ticket) = self.comparing {
+            let reason = Some(sentences::compared_so_far(reason));
+            self.end_comparison(ticket, ComparisonState::Failed, reason);
+        }
         let running = self.running.take().and_then(|running| running.turn);
         let held = self.turns.last().filter(|_| held).map(|turn| turn.id);
         if let Some(turn) = held.or(running) {

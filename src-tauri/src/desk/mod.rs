@@ -5,6 +5,7 @@
 //! the engine's work (kept-worker does it) and storage (`store` does it).
 
 mod asking;
+mod comparing;
 mod documents;
 mod facts;
 mod life;
@@ -13,7 +14,7 @@ mod models;
 mod replies;
 mod thin;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -23,10 +24,10 @@ use kept_engine::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Estimate, Life, MethodFacts, ModelChoice, ModelFacts, NoticeKind, Place, Settings,
-    Snapshot, Theme, Turn, WorkerState,
+    AppEvent, Comparison, Estimate, Life, MethodFacts, ModelChoice, ModelFacts, NoticeKind, Place,
+    Settings, Snapshot, Theme, Turn, WorkerState, ordinary_zoom,
 };
-pub use documents::OpenDocument;
+pub use documents::{OpenDocument, file_name};
 pub use maps::{MapPlace, lock};
 pub use models::MOST_TOKENS;
 pub use thin::Thinner;
@@ -152,6 +153,18 @@ struct Running {
     newest: Option<(crate::contract::Progress, crate::contract::Memory)>,
 }
 
+impl Running {
+    /// What the worker still does for nobody's turn.
+    fn of_nothing(ticket: u64) -> Self {
+        Self {
+            ticket,
+            turn: None,
+            progress: None,
+            newest: None,
+        }
+    }
+}
+
 /// A file on its way to being the document.
 struct Opening {
     path: PathBuf,
@@ -178,6 +191,12 @@ pub struct Desk {
     document_in_flight: Option<PathBuf>,
     turns: Vec<Turn>,
     running: Option<Running>,
+    /// Methods and budgets beside the full cache, as far as it has come.
+    comparison: Option<Comparison>,
+    /// Its ticket while it runs.
+    comparing: Option<u64>,
+    /// A file that waits for a person's word, since something still runs about the document it would replace.
+    replacement: Option<PathBuf>,
     /// Asked while the question of a conversation that is gone was still ending.
     held: Option<Request>,
     estimates: HashMap<u64, oneshot::Sender<Result<Estimate, String>>>,
@@ -208,6 +227,10 @@ impl Desk {
         if !models.iter().any(|m| m.choice.id == settings.model) {
             settings.model = kept_engine::MINI.to_owned();
         }
+        // Of a method that was renamed since, or of values that are no longer allowed, nothing is kept.
+        settings
+            .parameters
+            .retain(|method, values| models::check_method(method, values).is_ok());
         let mut turns = remembered.turns;
         let mut interrupted = Vec::new();
         for turn in turns.iter_mut().filter(|turn| turn.state.is_running()) {
@@ -228,6 +251,9 @@ impl Desk {
             document_in_flight: None,
             turns,
             running: None,
+            comparison: None,
+            comparing: None,
+            replacement: None,
             held: None,
             estimates: HashMap::new(),
             maps: HashMap::new(),
@@ -279,6 +305,7 @@ impl Desk {
             document: self.document.as_ref().map(|d| d.facts()),
             opening: self.opening.as_ref().map(|o| o.name.clone()),
             turns: self.turns.clone(),
+            comparison: self.comparison.clone(),
             draft: self.draft.clone(),
             worker: self.worker.clone(),
             saves: self.saves,
@@ -368,8 +395,10 @@ pub fn default_settings() -> Settings {
         theme: Theme::System,
         model: kept_engine::MINI.to_owned(),
         method: "snapkv".to_owned(),
+        parameters: BTreeMap::new(),
         budget: None,
         max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
+        zoom: ordinary_zoom(),
     }
 }
 

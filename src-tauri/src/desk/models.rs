@@ -6,12 +6,16 @@ use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
 
 use super::{Desk, Effect, ModelEntry, Save};
-use crate::contract::{AppEvent, Life, ModelChoice, ModelFacts, NoticeKind, Place, Settings};
+use crate::contract::{
+    AppEvent, Choice, Life, ModelChoice, ModelFacts, NoticeKind, Parameters, Place, Settings,
+};
 use crate::desk::documents::file_name;
 use crate::sentences::{self, for_window};
 
 /// The longest answer that can be set, in tokens.
 pub const MOST_TOKENS: usize = 32_768;
+/// Sizes of the text that can be set, in percent.
+pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
 
 /// The budget as typed: empty is the default budget.
 pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
@@ -24,11 +28,22 @@ pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
     }
 }
 
-/// Whether the method exists.
-pub fn check_method(method: &str) -> Result<(), String> {
-    policies::build(method, &[])
+/// Whether the method exists and takes these parameters.
+pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), String> {
+    policies::build(method, &assigned(parameters))
         .map(drop)
-        .map_err(|error| for_window(&error.to_string()))
+        .map_err(|error| sentences::method(&error))
+}
+
+/// Whether a choice can be had, as far as that shows without a document.
+pub fn check_choice(choice: &Choice) -> Result<(), String> {
+    check_method(&choice.method, &choice.parameters)?;
+    parse_budget(choice.budget.as_deref()).map(drop)
+}
+
+/// Parameters as the engine takes them.
+pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
+    parameters.clone().into_iter().collect()
 }
 
 impl Desk {
@@ -43,16 +58,22 @@ impl Desk {
 
     /// Takes new settings, whole or not at all.
     pub fn save_settings(&mut self, settings: Settings) -> Result<Settings, String> {
-        check_method(&settings.method)?;
+        check_method(&settings.method, &Parameters::new())?;
+        for (method, parameters) in &settings.parameters {
+            check_method(method, parameters)?;
+        }
         parse_budget(settings.budget.as_deref())?;
         if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
             return Err(sentences::max_tokens(settings.max_tokens, MOST_TOKENS));
+        }
+        if !ZOOM.contains(&settings.zoom) {
+            return Err(sentences::zoom(settings.zoom, &ZOOM));
         }
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
             return Err(sentences::unknown_model(&settings.model));
         }
         let model_changed = settings.model != self.settings.model;
-        if model_changed && self.is_running() {
+        if model_changed && self.is_busy() {
             return Err(sentences::BUSY_MODEL.to_owned());
         }
         if settings.theme != self.settings.theme {
@@ -72,7 +93,7 @@ impl Desk {
             let message = sentences::not_utf8(&path);
             return self.notice(NoticeKind::Error, Place::Model, message);
         };
-        if self.is_running() {
+        if self.is_busy() {
             return self.notice(NoticeKind::Error, Place::Model, sentences::BUSY_MODEL);
         }
         let id = match self.models.iter().find(|m| m.path == text) {
@@ -111,6 +132,13 @@ impl Desk {
         let models = self.choices();
         let settings = self.settings.clone();
         self.tell(AppEvent::Models { models, settings });
+    }
+
+    /// What to show for the chosen model.
+    pub(super) fn model_label(&self) -> String {
+        let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
+        let label = self.models.iter().find(chosen);
+        label.map_or_else(String::new, |m| m.choice.label.clone())
     }
 
     fn chosen_path(&self) -> Option<String> {
@@ -175,7 +203,9 @@ impl Desk {
         if !self.model_wanted() {
             return;
         }
-        let message = sentences::model_failed(message);
+        let path = self.chosen_path().unwrap_or_default();
+        tracing::warn!(path, message, "a model was not opened");
+        let message = sentences::model_failed(message, Path::new(&path));
         let chosen = self.settings.model.clone();
         let before = self.model_before.take().filter(|before| *before != chosen);
         // A file that never worked is no choice.

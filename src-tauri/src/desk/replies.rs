@@ -8,7 +8,9 @@ use kept_engine::protocol::{self, Failure, Reply};
 
 use super::Desk;
 use super::facts::memory;
-use crate::contract::{self, Estimate, Memory, NoticeKind, Phase, Place, TurnState};
+use crate::contract::{
+    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, TurnState,
+};
 use crate::sentences::for_window;
 
 impl Desk {
@@ -30,12 +32,13 @@ impl Desk {
             }
             Reply::Tokens {
                 tokens,
+                at_least,
                 context,
                 fits,
                 message,
             } => {
                 let message = message.map(|message| for_window(&message));
-                self.tokens_counted(tokens, fits, message, context);
+                self.tokens_counted(tokens, at_least, fits, message, context);
             }
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
             Reply::Prompt {
@@ -75,6 +78,23 @@ impl Desk {
                 }
             }
             Reply::Answered { ticket, answer } => self.answered(ticket, answer),
+            Reply::Comparing {
+                ticket,
+                run,
+                progress,
+            } => self.compared_progress(now, ticket, run, progress_of(&progress)),
+            Reply::Reference {
+                ticket,
+                seconds,
+                report,
+            } => self.reference_arrived(ticket, seconds, *report),
+            Reply::Run {
+                ticket,
+                run,
+                seconds,
+                report,
+            } => self.run_arrived(ticket, run, seconds, *report)?,
+            Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
             Reply::Failed {
                 ticket,
                 what,
@@ -88,8 +108,15 @@ impl Desk {
     fn failed(&mut self, ticket: Option<u64>, what: Failure, message: &str, stopped: bool) {
         match (what, ticket) {
             (Failure::Model, _) => self.model_failed(message),
-            (Failure::Document, _) => self.document_failed(for_window(message), stopped),
+            (Failure::Document, _) => self.document_failed(message, stopped),
             (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(for_window(message))),
+            (Failure::Compare, Some(ticket)) => {
+                let (state, error) = match stopped {
+                    true => (ComparisonState::Stopped, None),
+                    false => (ComparisonState::Failed, Some(for_window(message))),
+                };
+                self.compared(ticket, state, error);
+            }
             (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, message, stopped),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");

@@ -69,6 +69,8 @@ pub struct Thinner {
     pub map: Gate,
     /// Progress; the newest replaces what waits.
     pub progress: Gate,
+    /// Progress of a comparison.
+    pub comparing: Gate,
     /// Writing the growing answer to the store.
     pub saving: Gate,
 }
@@ -80,6 +82,7 @@ impl Default for Thinner {
             pending: String::new(),
             map: Gate::new(MAP),
             progress: Gate::new(PROGRESS),
+            comparing: Gate::new(PROGRESS),
             saving: Gate::new(SAVING),
         }
     }

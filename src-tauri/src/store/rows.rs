@@ -197,8 +197,8 @@ impl Store {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
         // The document may have been closed while the turn was on its way here.
         sqlx::query(
-            "INSERT INTO turn (id, document, question, answer, state, error, method, budget, model, sources, facts) \
-             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
+            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, model, sources, facts) \
+             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
              sources = excluded.sources, facts = excluded.facts",
         )
@@ -208,6 +208,7 @@ impl Store {
         .bind(turn.state.word())
         .bind(&turn.error)
         .bind(&turn.method)
+        .bind(to_json(&turn.parameters)?)
         .bind(&turn.budget)
         .bind(&turn.model)
         .bind(to_json(&turn.sources)?)
@@ -263,6 +264,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
             .ok_or_else(|| StoreError::Value(format!("the state '{state}'")))?,
         error: row.try_get("error")?,
         method: row.try_get("method")?,
+        parameters: of_json(row.try_get("parameters")?)?,
         budget: row.try_get("budget")?,
         model: row.try_get("model")?,
         sources: of_json(row.try_get("sources")?)?,

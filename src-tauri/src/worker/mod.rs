@@ -14,6 +14,7 @@ use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub use process::{PROGRAM_VARIABLE, program};
@@ -40,6 +41,8 @@ pub enum Order {
     },
     /// End the worker, if it lives, and start it anew.
     Restart,
+    /// End the worker for good, and say when it has ended.
+    End(oneshot::Sender<()>),
 }
 
 /// Who hears what becomes of the worker.
@@ -60,9 +63,12 @@ enum End {
     Died(String),
     /// A person wanted a new one.
     Restart,
-    /// Nobody is left to give orders.
-    Closed,
+    /// Nobody is left to give orders, or the last one was to end.
+    Closed(Option<oneshot::Sender<()>>),
 }
+
+/// So long a worker may take to end by itself once its input has.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// Supervises the worker until nobody is left to give orders.
 pub async fn supervise(
@@ -80,14 +86,11 @@ pub async fn supervise(
             Err(error) => {
                 tracing::error!(program = %program.display(), %error, "the engine cannot be started");
                 audience.gone(&process::cannot_start(&program, &error));
-                match wait_for_restart(&mut orders).await {
-                    true => End::Restart,
-                    false => End::Closed,
-                }
+                wait_for_restart(&mut orders).await
             }
         };
         match end {
-            End::Closed => return,
+            End::Closed(told) => return ended(told),
             End::Restart => soon = 0,
             End::Died(what) => {
                 tracing::warn!(what, "the engine is dead");
@@ -100,10 +103,10 @@ pub async fn supervise(
                     continue;
                 }
                 audience.gone(&format!(
-                    "{what} That was the third time in a row, so it was not started again: choose another model or document, or restart the engine."
+                    "{what} That was the third time in a row, so it was not started again: choose another model or document, or start it again."
                 ));
-                if !wait_for_restart(&mut orders).await {
-                    return;
+                if let End::Closed(told) = wait_for_restart(&mut orders).await {
+                    return ended(told);
                 }
                 soon = 0;
             }
@@ -111,13 +114,22 @@ pub async fn supervise(
     }
 }
 
-/// Waits until a person wants the worker back; false if nobody is left.
-async fn wait_for_restart(orders: &mut UnboundedReceiver<Order>) -> bool {
+/// Says that the worker has ended, if somebody waits for it.
+fn ended(told: Option<oneshot::Sender<()>>) {
+    if let Some(told) = told {
+        // Whoever waited may have lost patience.
+        let _ = told.send(());
+    }
+}
+
+/// Waits until a person wants the worker back, or nobody is left.
+async fn wait_for_restart(orders: &mut UnboundedReceiver<Order>) -> End {
     loop {
         match orders.recv().await {
-            Some(Order::Restart) => return true,
+            Some(Order::Restart) => return End::Restart,
             Some(Order::Say { .. }) => {} // for one that is dead
-            None => return false,
+            Some(Order::End(told)) => return End::Closed(Some(told)),
+            None => return End::Closed(None),
         }
     }
 }
@@ -145,6 +157,11 @@ async fn live(
     writer.abort();
     match end {
         Some(end) => {
+            if let End::Closed(_) = end {
+                // Its input ends here, and so should it; one that was halted does not hear of it.
+                let _ = writer.await;
+                let _ = tokio::time::timeout(GRACE, child.wait()).await;
+            }
             end_child(&mut child).await;
             end
         }
@@ -196,7 +213,8 @@ async fn converse(
                 }
             },
             order = orders.recv() => match order {
-                None => return Some(End::Closed),
+                None => return Some(End::Closed(None)),
+                Some(Order::End(told)) => return Some(End::Closed(Some(told))),
                 Some(Order::Restart) => return Some(End::Restart),
                 Some(Order::Say { generation: meant, request, bytes }) if meant == generation => {
                     // A writer that is gone means a worker that is gone, which its output tells.

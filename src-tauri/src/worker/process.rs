@@ -39,8 +39,11 @@ pub fn cannot_start(program: &Path, error: &io::Error) -> String {
         _ => error.to_string(),
     };
     format!(
-        "The engine could not be started from {} ({why}): install Kept again, or set {PROGRAM_VARIABLE} to the program, then restart the engine.",
-        program.display()
+        "The engine ({}) could not be started: {why}. Install Kept again, or set {PROGRAM_VARIABLE} to the program, then start it again.",
+        program
+            .file_name()
+            .unwrap_or(program.as_os_str())
+            .to_string_lossy()
     )
 }
 

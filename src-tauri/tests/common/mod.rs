@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kept_app::contract::{AppEvent, Life, Snapshot, Turn};
+use kept_app::contract::{AppEvent, Choice, Life, Snapshot, Turn};
 use kept_app::store;
 use kept_app::wiring::Wiring;
 use kept_engine::models::testing::TinyLlama;
@@ -111,7 +111,7 @@ impl Window {
 
     pub fn ask(&self, question: &str) -> u64 {
         self.wiring
-            .with(|desk| desk.ask(question, "snapkv", None))
+            .with(|desk| desk.ask(question, Choice::plain("snapkv", None)))
             .expect("accepted")
     }
 

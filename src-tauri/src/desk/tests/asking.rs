@@ -152,7 +152,7 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
     let ask = |story: &mut Story, question: &str, method: &str, budget: Option<&str>| {
         story
             .desk
-            .ask(question, method, budget.map(str::to_owned))
+            .ask(question, Choice::plain(method, budget))
             .expect_err("refused")
     };
     assert_eq!(
@@ -171,13 +171,14 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
     story.hear(failed(Failure::Model, "it is damaged"));
     assert_eq!(
         ask(&mut story, "Why?", "snapkv", None),
-        "The model could not be opened: it is damaged."
+        "mini could not be opened: it is damaged."
     );
     let mut story = Story::ready();
     assert!(ask(&mut story, "Why?", "magic", None).contains("Unknown method 'magic'"));
     assert!(ask(&mut story, "Why?", "snapkv", Some("much")).contains("Budget 'much'"));
     story.hear(Reply::Tokens {
         tokens: 9999,
+        at_least: true,
         context: 2048,
         fits: false,
         message: Some("sample.txt is too long for mini".into()),
@@ -243,7 +244,7 @@ fn a_failure_keeps_what_was_written() {
     );
     assert_eq!(
         turn.error.as_deref(),
-        Some("Raise the budget to 9 or set less.")
+        Some("Raise the budget to 9 or set less in Advanced.")
     );
 }
 
@@ -253,12 +254,15 @@ fn a_cleared_conversation_hears_nothing_of_what_still_ends() {
     let (_, first) = story.ask("First?");
     story.desk.clear_conversation();
     assert_eq!(story.requests(), [Request::Stop { ticket: first }]);
-    let second = story.desk.ask("Second?", "snapkv", None).expect("accepted");
+    let second = story
+        .desk
+        .ask("Second?", Choice::plain("snapkv", None))
+        .expect("accepted");
     assert_eq!(story.requests(), [], "the worker takes one at a time");
     assert_eq!(
         story
             .desk
-            .ask("Third?", "snapkv", None)
+            .ask("Third?", Choice::plain("snapkv", None))
             .expect_err("refused"),
         sentences::BUSY
     );
@@ -285,7 +289,10 @@ fn a_held_question_can_be_stopped() {
     let mut story = Story::ready();
     let (_, first) = story.ask("First?");
     story.desk.clear_conversation();
-    story.desk.ask("Second?", "snapkv", None).expect("accepted");
+    story
+        .desk
+        .ask("Second?", Choice::plain("snapkv", None))
+        .expect("accepted");
     story.look();
     story.desk.stop();
     assert_eq!(story.turn().state, TurnState::Stopped);
@@ -296,8 +303,14 @@ fn a_held_question_can_be_stopped() {
 #[test]
 fn an_estimate_goes_to_who_asked() {
     let mut story = Story::ready();
-    let mut first = story.desk.estimate("snapkv", None).expect("accepted");
-    let mut second = story.desk.estimate("full", None).expect("accepted");
+    let mut first = story
+        .desk
+        .estimate(Choice::plain("snapkv", None))
+        .expect("accepted");
+    let mut second = story
+        .desk
+        .estimate(Choice::plain("full", None))
+        .expect("accepted");
     let requests = story.requests();
     let [
         Request::Estimate { ticket: one, .. },

@@ -37,6 +37,15 @@ fn a_file_replaces_the_document_and_its_conversation() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.desk.open_path("/home/ann/a b.pdf".into());
+    let asked = story.events();
+    assert_eq!(
+        asked,
+        [AppEvent::Replacing {
+            name: Some("a b.pdf".into())
+        }],
+        "something still runs: a person decides"
+    );
+    story.desk.replace_document(true);
     assert_eq!(story.desk.snapshot().opening.as_deref(), Some("a b.pdf"));
     assert!(
         story.document().is_some_and(|d| d.sample),
@@ -76,7 +85,7 @@ fn a_file_that_cannot_be_opened_changes_nothing() {
     let before = story.document();
     story.desk.open_path("/gone.txt".into());
     story.hear(failed(Failure::Document, "there is no file /gone.txt"));
-    assert_eq!(story.notices(), ["There is no file /gone.txt."]);
+    assert_eq!(story.notices(), ["There is no file gone.txt."]);
     assert_eq!(story.document(), before);
     assert_eq!(story.desk.snapshot().opening, None);
 }
@@ -138,6 +147,7 @@ fn a_closed_document_leaves_an_empty_desk() {
     );
     story.hear(Reply::Tokens {
         tokens: 5,
+        at_least: false,
         context: 9,
         fits: true,
         message: None,
@@ -150,6 +160,7 @@ fn tokens_are_told_and_forgotten_with_the_model() {
     let mut story = Story::ready();
     story.hear(Reply::Tokens {
         tokens: 1234,
+        at_least: false,
         context: 2048,
         fits: true,
         message: None,
@@ -169,4 +180,53 @@ fn a_name_that_is_no_unicode_is_refused_with_a_sentence() {
     let notices = story.notices();
     assert!(notices[0].contains("not valid Unicode"), "{notices:?}");
     assert_eq!(story.desk.snapshot().opening, None);
+}
+
+#[test]
+fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.desk.open_path("/slipped.pdf".into());
+    story.desk.replace_document(false);
+    assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
+    story.hear(answered(ticket, "Because", Finish::End));
+    assert_eq!(story.turn().answer, "Because");
+    // Nothing waits any more.
+    story.look();
+    story.desk.replace_document(true);
+    assert_eq!(story.requests(), []);
+}
+
+#[test]
+fn a_document_far_too_long_has_more_tokens_than_were_counted() {
+    let mut story = Story::ready();
+    for at_least in [true, false] {
+        story.hear(Reply::Tokens {
+            tokens: 36_693,
+            at_least,
+            context: 2048,
+            fits: false,
+            message: Some("it is too long".into()),
+        });
+        let document = story.document().expect("a document");
+        assert_eq!(
+            (document.tokens, document.more_tokens),
+            (Some(36_693), at_least)
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_not_opened_is_named_without_its_folder_and_the_systems_words() {
+    let mut story = Story::ready();
+    story.desk.open_path("/home/ann/secret plans/a.txt".into());
+    story.look();
+    story.hear(failed(
+        Failure::Document,
+        "/home/ann/secret plans/a.txt could not be read (Input/output error (os error 5)): check the disk",
+    ));
+    assert_eq!(
+        story.notices(),
+        ["a.txt could not be read (the disk gave an error): check the disk."]
+    );
 }

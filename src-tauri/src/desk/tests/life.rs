@@ -1,7 +1,7 @@
 //! Deaths of the worker: nothing typed or answered is lost.
 
 use super::*;
-use crate::contract::TurnState;
+use crate::contract::{ComparisonState, TurnState};
 use crate::sentences;
 
 const KILLED: &str = "The engine was ended by the system (signal 9), perhaps for memory.";
@@ -113,13 +113,10 @@ fn without_a_worker_everything_but_asking_works() {
     assert_eq!(state.state, Life::Failed);
     assert_eq!(state.message.as_deref(), Some("There is no engine."));
     assert_eq!(
-        story.desk.ask("Why?", "snapkv", None),
+        story.desk.ask("Why?", Choice::plain("snapkv", None)),
         Err(sentences::ENGINE_FAILED.to_owned())
     );
     story.look();
-    story.desk.open_path("/a.txt".into());
-    assert_eq!(story.notices().len(), 1);
-    assert_eq!(story.desk.snapshot().opening, None);
     story.desk.open_sample();
     story.desk.restart_worker();
     assert!(
@@ -138,7 +135,10 @@ fn what_was_held_for_a_dead_worker_fails_with_it() {
     let mut story = Story::ready();
     story.ask("First?");
     story.desk.clear_conversation();
-    story.desk.ask("Second?", "snapkv", None).expect("accepted");
+    story
+        .desk
+        .ask("Second?", Choice::plain("snapkv", None))
+        .expect("accepted");
     story.desk.worker_died(KILLED);
     assert_eq!(story.turn().state, TurnState::Failed);
     story.look();
@@ -171,4 +171,44 @@ fn a_turn_that_was_running_when_kept_was_closed_has_failed() {
     later.hear(model("mini"));
     let (next, _) = later.ask("Why?");
     assert_eq!(next, 2);
+}
+
+#[test]
+fn a_file_dropped_on_an_engine_that_has_given_up_starts_it_again_and_is_opened() {
+    let mut story = Story::ready();
+    story.desk.worker_gone("It died three times.");
+    story.look();
+    story.desk.open_path("/a.txt".into());
+    let effects = story.look();
+    assert!(effects.iter().any(|e| matches!(e, Effect::RestartWorker)));
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("a.txt"));
+    story.hello();
+    assert!(story.requests().contains(&Request::OpenDocument {
+        path: "/a.txt".into()
+    }));
+}
+
+#[test]
+fn a_comparison_keeps_what_was_measured_before_a_death() {
+    let mut story = Story::ready();
+    let id = story
+        .desk
+        .compare("Why?", vec![Choice::plain("snapkv", None)])
+        .expect("accepted");
+    story.hear(comparing::reference(id));
+    story.desk.worker_died(KILLED);
+    let comparison = story.desk.snapshot().comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Failed);
+    assert!(comparison.reference.is_some());
+    assert_eq!(
+        comparison.error.as_deref(),
+        Some(
+            "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted; what was measured before stays."
+        )
+    );
+    story.look();
+    story.hello();
+    assert_eq!(story.notices(), [] as [&str; 0], "the comparison says it");
+    story.hear(model("mini"));
+    story.ask("Why?");
 }

@@ -1,6 +1,7 @@
 //! Stories told to the desk without a worker, a store or a page: replies in, effects out.
 
 mod asking;
+mod comparing;
 mod documents;
 mod life;
 mod models;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use kept_engine::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
 
 use super::*;
-use crate::contract::DocumentFacts;
+use crate::contract::{Choice, DocumentFacts};
 
 /// A desk, the clock, and what has come out since it was last looked at.
 struct Story {
@@ -101,7 +102,10 @@ impl Story {
     /// Asks; the turn and the worker's ticket.
     fn ask(&mut self, question: &str) -> (u64, u64) {
         self.look();
-        let turn = self.desk.ask(question, "snapkv", None).expect("accepted");
+        let turn = self
+            .desk
+            .ask(question, Choice::plain("snapkv", None))
+            .expect("accepted");
         let asked = self.requests();
         match asked.as_slice() {
             [Request::Ask { ticket, .. }] => (turn, *ticket),

@@ -81,7 +81,7 @@ fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
     assert_eq!(snapshot.settings.model, "m1");
     assert_eq!(
         snapshot.model_error.as_deref(),
-        Some("The model could not be opened: there is no file /usb.gguf.")
+        Some("usb.gguf could not be opened: there is no file usb.gguf.")
     );
     let mut mini = snapshot.settings;
     mini.model = "mini".into();
@@ -143,6 +143,21 @@ fn settings_are_taken_whole_or_not_at_all() {
         (with(|s| s.budget = Some("lots".into())), "'lots'"),
         (with(|s| s.model = "/etc/passwd".into()), "'/etc/passwd'"),
         (with(|s| s.max_tokens = 0), "0 is not"),
+        (with(|s| s.zoom = 10), "10 is not"),
+        (
+            with(|s| {
+                let kernel = BTreeMap::from([("kernel".into(), "4".into())]);
+                s.parameters.insert("snapkv".into(), kernel);
+            }),
+            "“4” is not possible: kernel takes an odd whole number from 1.",
+        ),
+        (
+            with(|s| {
+                let unknown = BTreeMap::from([("colour".into(), "4".into())]);
+                s.parameters.insert("snapkv".into(), unknown);
+            }),
+            "'colour'",
+        ),
         (with(|s| s.max_tokens = 32_769), "32769"),
     ] {
         let error = story.desk.save_settings(bad).expect_err("refused");
@@ -197,4 +212,41 @@ fn another_model_is_worth_another_start() {
     story.hello();
     let requests = story.requests();
     assert!(matches!(&requests[0], Request::OpenModel { model } if model == "/other.gguf"));
+}
+
+#[test]
+fn a_model_that_cannot_be_opened_is_said_once_and_by_its_name() {
+    for (message, shown) in [
+        (
+            "/models/a b.gguf: the model file cannot be opened (No such file or directory (os error 2)); check the path, or use mini for the model in the box",
+            "a b.gguf cannot be opened (there is no such file); check the path, or use mini for the model in the box.",
+        ),
+        (
+            "/models/a b.gguf: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf",
+            "a b.gguf could not be opened: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf.",
+        ),
+    ] {
+        let mut story = Story::ready();
+        story.desk.choose_model_file("/models/a b.gguf".into());
+        story.look();
+        story.hear(failed(Failure::Model, message));
+        assert_eq!(story.notices(), [shown]);
+    }
+}
+
+#[test]
+fn parameters_that_are_no_longer_allowed_are_forgotten_at_the_start() {
+    let mut settings = default_settings();
+    let set = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    settings.parameters.insert("snapkv".into(), set("w", "8"));
+    settings
+        .parameters
+        .insert("h2o".into(), set("recent", "none"));
+    settings.parameters.insert("gone".into(), set("w", "8"));
+    let story = Story::after(Remembered {
+        settings: Some(settings),
+        ..Remembered::default()
+    });
+    let left: Vec<&String> = story.desk.settings().parameters.keys().collect();
+    assert_eq!(left, ["snapkv"]);
 }
