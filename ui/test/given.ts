@@ -9,6 +9,7 @@ export function turn(some: Partial<Turn> = {}): Turn {
     state: 'done',
     error: null,
     method: 'snapkv',
+    parameters: {},
     budget: null,
     model: 'mini',
     sources: [],
@@ -29,6 +30,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     pages: [],
     notes: [],
     tokens: 100,
+    moreTokens: false,
     tooLong: null,
     sample: true,
     suggestions: ['Who pays?'],
@@ -42,7 +44,7 @@ export function memory(some: Partial<Memory> = {}): Memory {
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
-    settings: { theme: 'light', model: 'mini', method: 'snapkv', budget: null, maxTokens: 256 },
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100 },
     models: [{ id: 'mini', label: 'mini', inBox: true }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
@@ -56,6 +58,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     document: documentFacts(),
     opening: null,
     turns: [],
+    comparison: null,
     draft: '',
     worker: { state: 'ready', message: null },
     saves: true,

@@ -6,6 +6,7 @@ import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent } from '../src/lib/contract'
 import { Desk } from '../src/lib/desk.svelte'
+import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
 import { TextStore } from '../src/lib/text.svelte'
@@ -46,6 +47,7 @@ function given(): Kept {
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
+    find: new Find(),
     open: () => {},
     compose: () => {},
   }
@@ -83,7 +85,9 @@ describe('the composer', () => {
     const area = type('  Who pays?  ')
     expect(press(area, { key: 'Enter' }).defaultPrevented).toBe(true)
     await settle()
-    expect(named('ask').map((c) => c.args)).toEqual([{ question: 'Who pays?', method: 'full', budget: '10%' }])
+    expect(named('ask').map((c) => c.args)).toEqual([
+      { question: 'Who pays?', method: 'full', parameters: {}, budget: '10%' },
+    ])
     expect(area.value).toBe('')
     expect(named('save_draft').at(-1)?.args).toEqual({ text: '' })
   })
@@ -149,7 +153,7 @@ describe('the composer', () => {
     kept.desk.notify('conversation', 'The engine is not running.')
     flushSync()
     expect(find('notice')).toBeNull()
-    expect(find('restart-button')?.textContent).toBe('Restart the engine')
+    expect(find('restart-button')?.textContent).toBe('Start again')
     kept.desk.apply({ event: 'worker', worker: { state: 'ready', message: null } })
     flushSync()
     expect([find('notice'), find('worker-message')]).toEqual([null, null])
@@ -253,7 +257,7 @@ describe('a turn', () => {
     kept.desk.apply({ event: 'turn', turn: done })
     kept.desk.settings = { ...kept.desk.settings, method: 'full' }
     show(Turn, kept, { turn: kept.desk.turns[0] })
-    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+· 94 % kept/)
+    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\skept/)
     find('source')!.click()
     await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
@@ -265,7 +269,7 @@ describe('a turn', () => {
     expect(find('ask-again')?.textContent).toBe('Ask again with Full cache')
     find('ask-again')!.click()
     await settle()
-    expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', budget: null })
+    expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', parameters: {}, budget: null })
   })
 
   it('folds a long question', () => {
@@ -363,14 +367,14 @@ describe('the estimate', () => {
         if (refusals-- > 0) throw 'No document is open.'
         return { promptTokens: 100, rows: 25, memory: memory(), note: null }
       }
-      kept.actions.estimateSoon('snapkv', null)
+      kept.actions.estimateSoon(kept.desk.choice)
       await vi.advanceTimersByTimeAsync(3000)
       expect([kept.desk.estimate?.rows, kept.desk.estimateError]).toEqual([25, null])
       // Long after the restart it is believed at once.
       await vi.advanceTimersByTimeAsync(10_000)
       const before = named('estimate').length
       refusals = 100
-      kept.actions.estimateSoon('snapkv', 'ten')
+      kept.actions.estimateSoon({ ...kept.desk.choice, budget: 'ten' })
       await vi.advanceTimersByTimeAsync(5000)
       expect([kept.desk.estimate, kept.desk.estimateError]).toEqual([null, 'No document is open.'])
       expect(named('estimate').length).toBe(before + 1)

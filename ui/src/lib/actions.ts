@@ -3,7 +3,7 @@
  * by the program's events (`desk.svelte.ts`).
  */
 import * as calls from './calls'
-import type { Settings } from './contract'
+import type { AppEvent, Choice, Parameters, Settings } from './contract'
 import type { Desk, Place } from './desk.svelte'
 
 const DRAFT_MS = 400
@@ -12,6 +12,13 @@ const ESTIMATE_AGAIN_MS = 500
 const ESTIMATE_TRIES = 4
 /** So long after it became ready an engine may not have its document yet. */
 const SETTLING_MS = 5000
+
+const ZOOMS = [50, 60, 70, 80, 90, 100, 110, 120, 130, 150, 175, 200, 250, 300]
+
+/** The next size of the text in a direction; the same at the ends. */
+export function nextZoom(zoom: number, direction: number): number {
+  return (direction > 0 ? ZOOMS.find((z) => z > zoom) : ZOOMS.findLast((z) => z < zoom)) ?? zoom
+}
 
 export class Actions {
   #desk: Desk
@@ -73,13 +80,57 @@ export class Actions {
     this.#asking = true
     desk.dismissAll('conversation')
     try {
-      return await calls.ask(question, desk.settings.method, desk.budget)
+      return await calls.ask(question, desk.choice)
     } catch (refusal) {
       desk.notify('conversation', calls.sentence(refusal))
       return null
     } finally {
       this.#asking = false
     }
+  }
+
+  /** Takes what the program says. A question that it gave back is a draft like one that was typed: it is saved. */
+  take = (event: AppEvent) => {
+    const before = this.#desk.draft
+    this.#desk.apply(event)
+    if (this.#desk.draft !== before) this.saveDraftSoon()
+  }
+
+  /** Compares; whether it was taken. A refusal's sentence is the caller's to show. */
+  compare = async (question: string, runs: Choice[]): Promise<string | null> => {
+    this.#desk.dismissAll('comparison')
+    try {
+      await calls.compare(question, runs)
+      return null
+    } catch (refusal) {
+      return calls.sentence(refusal)
+    }
+  }
+
+  stopComparison = () => this.#try('comparison', calls.stopComparison())
+  saveComparison = () => this.#try('comparison', calls.saveComparison())
+  replaceDocument = (replace: boolean) => this.#try('document', calls.replaceDocument(replace))
+
+  /** Sets parameters of the chosen method, in place of those before; why not, or null. */
+  setParameters = async (parameters: Parameters): Promise<string | null> => {
+    const desk = this.#desk
+    const { method } = desk.settings
+    const all = { ...desk.settings.parameters, [method]: parameters }
+    if (Object.keys(parameters).length === 0) delete all[method]
+    try {
+      desk.settings = await calls.saveSettings({ ...desk.settings, parameters: all })
+      return null
+    } catch (refusal) {
+      return calls.sentence(refusal)
+    }
+  }
+
+  /** Larger (1), smaller (-1) or ordinary (0) text. */
+  zoom = (direction: number) => {
+    const { zoom } = this.#desk.settings
+    const next = direction === 0 ? 100 : nextZoom(zoom, direction)
+    if (next !== zoom) void this.change({ zoom: next }, 'conversation')
+    this.#desk.announcement = `Text at ${next} %`
   }
 
   /** Saves changed settings; the program's refusal is shown and the old ones stay. */
@@ -118,28 +169,23 @@ export class Actions {
    * Asks what a question would take, a moment after the last wish; an older answer never replaces a newer one. An engine that has
    * just been restarted may not have its document yet: a refusal is tried again a few times before it is believed.
    */
-  estimateSoon = (method: string, budget: string | null) =>
-    this.#estimateAfter(
-      ESTIMATE_MS,
-      method,
-      budget,
-      Date.now() - this.#desk.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1,
-    )
+  estimateSoon = (choice: Choice) =>
+    this.#estimateAfter(ESTIMATE_MS, choice, Date.now() - this.#desk.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1)
 
-  #estimateAfter(ms: number, method: string, budget: string | null, tries: number): void {
+  #estimateAfter(ms: number, choice: Choice, tries: number): void {
     if (this.#estimateTimer !== null) clearTimeout(this.#estimateTimer)
     const run = ++this.#estimateRun
     this.#estimateTimer = setTimeout(async () => {
       this.#estimateTimer = null
       const desk = this.#desk
       try {
-        const estimate = await calls.estimate(method, budget)
+        const estimate = await calls.estimate(choice)
         if (run !== this.#estimateRun) return
         desk.estimate = estimate
         desk.estimateError = null
       } catch (refusal) {
         if (run !== this.#estimateRun) return
-        if (tries > 1) return this.#estimateAfter(ESTIMATE_AGAIN_MS, method, budget, tries - 1)
+        if (tries > 1) return this.#estimateAfter(ESTIMATE_AGAIN_MS, choice, tries - 1)
         desk.estimate = null
         desk.estimateError = calls.sentence(refusal)
       }

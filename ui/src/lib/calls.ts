@@ -2,7 +2,7 @@
  * The commands of the program, typed. What each means stands in `contract.ts`; nothing is decided here.
  */
 import { Channel, invoke } from '@tauri-apps/api/core'
-import type { AppEvent, CommandName, Estimate, Settings, Snapshot, TableRow, TokenSlots } from './contract'
+import type { AppEvent, Choice, CommandName, Estimate, Settings, Snapshot, TableRow, TokenSlots } from './contract'
 
 function call<T>(name: CommandName, args?: Record<string, unknown>): Promise<T> {
   return invoke<T>(name, args)
@@ -31,10 +31,13 @@ export const closeDocument = () => call<null>('close_document')
 export const chooseModel = () => call<null>('choose_model')
 export const saveSettings = (settings: Settings) => call<Settings>('save_settings', { settings })
 export const saveDraft = (text: string) => call<null>('save_draft', { text })
-export const estimate = (method: string, budget: string | null) => call<Estimate>('estimate', { method, budget })
-export const ask = (question: string, method: string, budget: string | null) =>
-  call<number>('ask', { question, method, budget })
+export const estimate = (choice: Choice) => call<Estimate>('estimate', { ...choice })
+export const ask = (question: string, choice: Choice) => call<number>('ask', { question, ...choice })
 export const stop = () => call<null>('stop')
+export const compare = (question: string, runs: Choice[]) => call<number>('compare', { question, runs })
+export const stopComparison = () => call<null>('stop_comparison')
+export const saveComparison = () => call<null>('save_comparison')
+export const replaceDocument = (replace: boolean) => call<null>('replace_document', { replace })
 export const clearConversation = () => call<null>('clear_conversation')
 export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })

@@ -2,6 +2,7 @@
 import { createContext } from 'svelte'
 import type { Actions } from './actions'
 import type { Desk } from './desk.svelte'
+import type { Find } from './find.svelte'
 import type { MapView } from './map.svelte'
 import type { Reader } from './reader.svelte'
 import type { TextStore } from './text.svelte'
@@ -12,8 +13,9 @@ export interface Kept {
   text: TextStore
   map: MapView
   reader: Reader
+  find: Find
   /** Which dialog is open. */
-  open: (dialog: 'settings' | 'table' | 'shortcuts') => void
+  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare') => void
   /** Puts the cursor into the composer. */
   compose: () => void
 }

@@ -5,15 +5,30 @@
 
 export type Theme = 'system' | 'light' | 'dark'
 
+/** Values of a method's parameters, by name, as they were typed; what is not in it is at its default. */
+export type Parameters = Record<string, string>
+
+/** What is kept of a prompt: the method with its parameters, and how much. */
+export interface Choice {
+  method: string
+  parameters: Parameters
+  /** As in `Settings`. */
+  budget: string | null
+}
+
 /** What a person sets; survives a restart. */
 export interface Settings {
   theme: Theme
   /** An entry of `Snapshot.models`, by its `id`. */
   model: string
   method: string
+  /** What was set for each method, by its name. */
+  parameters: Record<string, Parameters>
   /** `25%`, `512` (rows) or `64MiB`; null takes a quarter of the prompt, at least 256 rows. */
   budget: string | null
   maxTokens: number
+  /** Size of the text, in percent. */
+  zoom: number
 }
 
 export interface ModelChoice {
@@ -77,6 +92,8 @@ export interface DocumentFacts {
   notes: string[]
   /** Tokens for the open model; null until counted. */
   tokens: number | null
+  /** It has more tokens than that: far too long to be counted to the end. */
+  moreTokens: boolean
   /** A sentence if the open model cannot read the whole of it. */
   tooLong: string | null
   sample: boolean
@@ -140,6 +157,8 @@ export interface Turn {
   /** Why it failed, one sentence. What was written before stays in `answer`. */
   error: string | null
   method: string
+  /** What was set of the method's parameters. */
+  parameters: Parameters
   budget: string | null
   /** The model's label. */
   model: string
@@ -175,12 +194,141 @@ export interface Snapshot {
   /** Name of a file that is being opened now. */
   opening: string | null
   turns: Turn[]
+  comparison: Comparison | null
   draft: string
   worker: WorkerState
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
 }
+
+export type ComparisonState = 'running' | 'done' | 'stopped' | 'failed'
+
+/** Methods and budgets beside the full cache, for one question about the open document. */
+export interface Comparison {
+  id: number
+  question: string
+  /** The document's name. */
+  document: string
+  /** The model's label. */
+  model: string
+  /** Longest answer compared along, in tokens. */
+  maxTokens: number
+  state: ComparisonState
+  /** Why it failed, one sentence. What was there stays. */
+  error: string | null
+  reference: ReferenceResult | null
+  /** In the order in which they run. */
+  runs: ComparisonRun[]
+  /** The run that is going on; null while the full cache's does, and when none is. */
+  current: number | null
+  progress: Progress | null
+}
+
+export interface ComparisonRun {
+  choice: Choice
+  result: RunResult | null
+}
+
+export interface ReferenceResult {
+  /** That it took, measuring and all. */
+  seconds: number
+  report: ReferenceReport
+}
+
+export interface RunResult {
+  seconds: number
+  report: RunReport
+}
+
+// What follows is written by the engine, in its own names: the lines of `kept compare --json`, which are what is exported too.
+
+export interface ReferenceReport {
+  run: 'reference'
+  method: string
+  model: string
+  prompt_tokens: number
+  answer: string
+  answer_tokens: number
+  finish: 'end' | 'length' | 'context' | 'stopped'
+  kv_bytes: number
+  first_token_seconds: number
+  decode_tokens_per_second: number
+  /** `[layers][kv heads]` */
+  heads: HeadFigures[][]
+  wavelet: WaveletFigures | null
+}
+
+export interface HeadFigures {
+  /** 1 minus the smallest share of tokens that together hold 95 % of the score. */
+  sparsity: number
+  /** Share of tokens that are like an earlier one. */
+  redundancy: number
+}
+
+export interface WaveletFigures {
+  tokens: number
+  first: number
+  positions_per_point: number
+  /** `[levels][points]`, from neighbours to blocks of 32. */
+  levels: number[][]
+}
+
+/** A run: refused with a sentence, or with what `MethodRun` has. */
+export type RunReport = RunFacts & ({ refused: string } | ({ refused: null } & MethodRun))
+
+export interface RunFacts {
+  run: 'method'
+  method: string
+  /** As `name=value`. */
+  parameters: string[]
+  budget: string
+  prompt_tokens: number
+  refused: string | null
+}
+
+export interface MethodRun {
+  budget_rows: number
+  rows_per_layer: number[]
+  kv_bytes: number
+  kv_bytes_full: number
+  prefill_seconds: number
+  select_seconds: number
+  first_token_seconds: number
+  decode_tokens_per_second: number
+  answer: string
+  /** Word for word the full cache's. */
+  same_answer: boolean
+  fidelity: Fidelity
+  indices: IndexFigures
+}
+
+export interface Fidelity {
+  /** Mean KL divergence from the full cache's next-token distributions, in nats; null without an answer. */
+  kl: number | null
+  /** Share of them with the same likeliest token. */
+  top1: number | null
+  /** Share of the full cache's attention that falls on rows which the method holds. */
+  attention_recall: number | null
+  attention_recall_per_layer: number[]
+  kl_per_token: number[]
+  first_kl: number
+}
+
+export interface IndexFigures {
+  /** Mean Jaccard similarity of what adjacent layers keep; null with one layer. */
+  jaccard: number | null
+  jaccard_first_head: number | null
+  /** `[layers][layers]` */
+  layer_similarity: number[][]
+  /** Share of all kept rows in each of up to 32 equal parts of the prompt. */
+  position_histogram: number[]
+  /** In nats. */
+  position_entropy: number
+  position_entropy_most: number
+}
+
+export type NoticePlace = 'document' | 'model' | 'conversation' | 'comparison'
 
 export type AppEvent =
   | { event: 'worker'; worker: WorkerState }
@@ -197,10 +345,19 @@ export type AppEvent =
   | { event: 'progress'; turn: number; progress: Progress; memory: Memory }
   /** More of the map arrived; ask for it again. At most about 10 a second, and once at the end. */
   | { event: 'map'; turn: number; layersDone: number; layers: number }
+  /** A comparison has begun, or is gone with its document. */
+  | { event: 'comparison'; comparison: Comparison | null }
+  | { event: 'comparisonReference'; comparison: number; result: ReferenceResult }
+  | { event: 'comparisonRun'; comparison: number; run: number; result: RunResult }
+  /** `run` null: the full cache's. */
+  | { event: 'comparisonProgress'; comparison: number; run: number | null; progress: Progress }
+  | { event: 'comparisonEnded'; comparison: number; state: ComparisonState; error: string | null }
+  /** A file waits for `replace_document`, since something still runs about the document it would replace; null: none does. */
+  | { event: 'replacing'; name: string | null }
   /** A file is held over the window; `files` 0 when it has left. `refusal` says why a drop would be refused. */
   | { event: 'drag'; files: number; refusal: string | null }
   /** One sentence, to be shown where the person looks. */
-  | { event: 'notice'; kind: 'error' | 'info'; where: 'document' | 'model' | 'conversation'; message: string }
+  | { event: 'notice'; kind: 'error' | 'info'; where: NoticePlace; message: string }
 
 export interface TokenSlots {
   start: number
@@ -233,9 +390,13 @@ export interface TableRow {
  * choose_model()                                -> null          system's dialog; the outcome comes as 'models' and 'model'
  * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed; refuses with a sentence
  * save_draft({ text })                          -> null
- * estimate({ method, budget })                  -> Estimate
- * ask({ question, method, budget })             -> number        the turn's id; everything else comes as events
- * stop()                                        -> null
+ * estimate({ method, parameters, budget })      -> Estimate
+ * ask({ question, method, parameters, budget }) -> number        the turn's id; everything else comes as events
+ * stop()                                        -> null          the question, or the opening of a document
+ * compare({ question, runs: Choice[] })         -> number        the comparison's id; everything else comes as events
+ * stop_comparison()                             -> null          what is done of it stays
+ * save_comparison()                             -> null          system's dialog; the outcome comes as a 'notice'
+ * replace_document({ replace })                 -> null          the person's word on the file that waits
  * clear_conversation()                          -> null          events: 'document' with no turns
  * restart_worker()                              -> null
  * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token
@@ -258,6 +419,10 @@ export type CommandName =
   | 'estimate'
   | 'ask'
   | 'stop'
+  | 'compare'
+  | 'stop_comparison'
+  | 'save_comparison'
+  | 'replace_document'
   | 'clear_conversation'
   | 'restart_worker'
   | 'map_ends'

@@ -4,12 +4,16 @@
  */
 import type {
   AppEvent,
+  Choice,
+  Comparison,
   DocumentFacts,
   Estimate,
   Memory,
   MethodFacts,
   ModelChoice,
   ModelFacts,
+  NoticePlace,
+  Parameters,
   Progress,
   Settings,
   Snapshot,
@@ -19,7 +23,7 @@ import type {
 } from './contract'
 import { percent } from './format'
 
-export type Place = 'document' | 'model' | 'conversation' | 'budget' | 'settings'
+export type Place = NoticePlace | 'budget' | 'settings'
 
 export interface Notice {
   id: number
@@ -41,7 +45,15 @@ const MOST_NOTICES = 3
 
 export class Desk {
   loaded = $state(false)
-  settings = $state.raw<Settings>({ theme: 'system', model: 'mini', method: 'snapkv', budget: null, maxTokens: 512 })
+  settings = $state.raw<Settings>({
+    theme: 'system',
+    model: 'mini',
+    method: 'snapkv',
+    parameters: {},
+    budget: null,
+    maxTokens: 512,
+    zoom: 100,
+  })
   models = $state.raw<ModelChoice[]>([])
   model = $state.raw<ModelFacts | null>(null)
   modelError = $state<string | null>(null)
@@ -49,6 +61,9 @@ export class Desk {
   document = $state.raw<DocumentFacts | null>(null)
   opening = $state<string | null>(null)
   turns = $state<Turn[]>([])
+  comparison = $state.raw<Comparison | null>(null)
+  /** The file that would replace a conversation in which something still runs. */
+  replacing = $state<string | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   saves = $state(true)
   version = $state('')
@@ -92,6 +107,11 @@ export class Desk {
     this.document && !this.document.tooLong && this.model && this.worker.state === 'ready' ? this.estimateError : null,
   )
   budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
+  /** What is set of the chosen method's parameters. */
+  parameters = $derived<Parameters>(this.settings.parameters[this.settings.method] ?? {})
+  /** What the next question is asked with. */
+  choice = $derived<Choice>({ method: this.settings.method, parameters: this.parameters, budget: this.budget })
+  comparing = $derived(this.comparison?.state === 'running')
 
   /** Takes the whole state, at the start. */
   load(snapshot: Snapshot): void {
@@ -104,6 +124,7 @@ export class Desk {
     this.document = snapshot.document
     this.opening = snapshot.opening
     this.turns = snapshot.turns
+    this.comparison = snapshot.comparison
     this.draft = snapshot.draft
     this.worker = snapshot.worker
     this.saves = snapshot.saves
@@ -157,6 +178,18 @@ export class Desk {
         return this.#takeProgress(event)
       case 'map':
         this.mapped = { turn: event.turn, layersDone: event.layersDone, layers: event.layers }
+        return
+      case 'comparison':
+        this.comparison = event.comparison
+        if (event.comparison) this.dismissAll('comparison')
+        return
+      case 'comparisonReference':
+      case 'comparisonRun':
+      case 'comparisonProgress':
+      case 'comparisonEnded':
+        return this.#takeComparison(event)
+      case 'replacing':
+        this.replacing = event.name
         return
       case 'drag':
         this.drag = event.files > 0 ? { files: event.files, refusal: event.refusal } : null
@@ -212,6 +245,7 @@ export class Desk {
   /** What was said about the document goes with it. */
   #leave(): void {
     if (this.document === null) return
+    this.dismissAll('comparison')
     this.dismissAll('document')
     this.dismissAll('conversation')
   }
@@ -274,6 +308,31 @@ export class Desk {
   /** A question that was refused before anything was read goes back to where it can be changed. */
   #giveBack(turn: Turn): void {
     if (turn.answer === '' && this.draft.trim() === '' && this.worker.state === 'ready') this.draft = turn.question
+  }
+
+  #takeComparison(event: Extract<AppEvent, { comparison: number }>): void {
+    const before = this.comparison
+    if (before?.id !== event.comparison) return
+    const next = { ...before, progress: null }
+    switch (event.event) {
+      case 'comparisonReference':
+        this.comparison = { ...next, reference: event.result, current: 0 }
+        return
+      case 'comparisonRun': {
+        const runs = before.runs.map((run, i) => (i === event.run ? { ...run, result: event.result } : run))
+        this.comparison = { ...next, runs, current: event.run + 1 }
+        this.announcement = `Run ${event.run + 1} of ${runs.length} is done`
+        return
+      }
+      case 'comparisonProgress':
+        this.comparison = { ...before, current: event.run, progress: event.progress }
+        return
+      case 'comparisonEnded': {
+        const words = { running: '', done: 'The comparison is complete', stopped: 'Stopped', failed: event.error ?? '' }
+        this.announcement = words[event.state]
+        this.comparison = { ...next, state: event.state, error: event.error, current: null }
+      }
+    }
   }
 
   #takeProgress({ turn, progress, memory }: Live): void {

@@ -2,12 +2,30 @@
  * The keyboard, once: what each combination does (`commandOf`) and the list a person is shown.
  */
 
-export type Command = 'open' | 'settings' | 'composer' | 'shortcuts' | 'stop' | 'next' | 'previous' | 'table'
+export type Command =
+  | 'open'
+  | 'settings'
+  | 'composer'
+  | 'shortcuts'
+  | 'stop'
+  | 'next'
+  | 'previous'
+  | 'table'
+  | 'find'
+  | 'compare'
+  | 'larger'
+  | 'smaller'
+  | 'ordinary'
 
 /** The command of a key press, or null. While typing (`typing`) only combinations with Ctrl and the function keys count. */
 export function commandOf(event: KeyboardEvent, typing: boolean): Command | null {
   const control = event.ctrlKey || event.metaKey
   if (event.isComposing) return null
+  if (control && !event.altKey) {
+    // Plus needs Shift on many keyboards.
+    if (event.key === '+' || event.key === '=') return 'larger'
+    if (event.key === '-' || event.key === '_') return 'smaller'
+  }
   if (control && !event.altKey && !event.shiftKey) {
     switch (event.key.toLowerCase()) {
       case 'o':
@@ -16,6 +34,10 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
         return 'settings'
       case 'l':
         return 'composer'
+      case 'f':
+        return 'find'
+      case '0':
+        return 'ordinary'
       default:
         return null
     }
@@ -40,6 +62,8 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
       return 'previous'
     case 't':
       return 'table'
+    case 'c':
+      return 'compare'
     default:
       return null
   }
@@ -57,9 +81,12 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Esc', 'Stop reading or answering; close what is open'],
   ['Ctrl + O', 'Open a document'],
   ['Ctrl + L  or  /', 'Write a question'],
+  ['Ctrl + F', 'Find in the document'],
   ['Ctrl + ,', 'Settings'],
+  ['Ctrl + plus, minus, 0', 'Larger, smaller, ordinary text'],
   ['n, p  or  Alt + ↓, ↑', 'Next and previous strongly kept place'],
   ['Home, End, Page Up, Page Down', 'Move through the document'],
   ['t', 'Table of what is kept'],
+  ['c', 'Compare methods'],
   ['F1  or  ?', 'This list'],
 ]

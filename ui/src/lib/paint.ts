@@ -4,6 +4,7 @@
  * never be in a framework's state; all blocks are measured first and drawn then, so that a frame is laid out once.
  */
 import { isSpace } from './blocks'
+import type { Found } from './find.svelte'
 import { STEPS, type Run } from './runs'
 
 export interface Passage {
@@ -20,9 +21,11 @@ export interface Wish {
   runs: readonly Run[] | null
   /** Underlined. */
   passage: Passage | null
+  /** What was looked for and found. */
+  found?: readonly Found[]
 }
 
-/** One element to draw; step 0 is the underlined passage. */
+/** One element to draw; what is not a run has a step that is not above 0. */
 interface Piece {
   start: number
   end: number
@@ -35,6 +38,16 @@ interface Box {
   width: number
   height: number
 }
+
+/** Steps of what is no run, with their classes. */
+const PASSAGE = 0
+const FOUND = -1
+const CURRENT = -2
+const CLASSES = new Map([
+  [PASSAGE, 'passage'],
+  [FOUND, 'found'],
+  [CURRENT, 'found current'],
+])
 
 /** Above and below the letters, in pixels. */
 const OVER = 2
@@ -101,7 +114,7 @@ export class Paint {
       const { step } = this.pieces[i]!
       if (!first) return
       const element = boxed(first, 0, 0)
-      element.className = step > 0 ? 'run' : 'passage'
+      element.className = CLASSES.get(step) ?? 'run'
       if (step > 0) {
         element.dataset['testid'] = 'run'
         element.dataset['share'] = String((step * 100) / STEPS)
@@ -167,12 +180,16 @@ function forget(paint: Paint): void {
   waiting.delete(paint)
 }
 
-/** The runs that are painted, and the passage if it lies in the block. */
-export function piecesOf({ text, start, end, runs, passage }: Wish): Piece[] {
+/** The runs that are painted, and what of the passage and the found places lies in the block. */
+export function piecesOf({ text, start, end, runs, passage, found }: Wish): Piece[] {
   const pieces: Piece[] = words(text, whole(text, start, end, runs ?? [])).filter((run) => run.step > 0)
   if (passage && passage.start < end && passage.end > start) {
     const marked = trimmed(text, Math.max(start, passage.start), Math.min(end, passage.end))
-    if (marked.end > marked.start) pieces.push({ ...marked, step: 0 })
+    if (marked.end > marked.start) pieces.push({ ...marked, step: PASSAGE })
+  }
+  for (const place of found ?? []) {
+    const from = Math.max(start, place.start)
+    pieces.push({ start: from, end: Math.min(end, place.end), step: place.current ? CURRENT : FOUND })
   }
   return pieces
 }

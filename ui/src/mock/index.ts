@@ -5,7 +5,18 @@
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
 import sample from '../../../assets/sample.txt?raw'
 import questions from '../../../assets/sample.json'
-import type { AppEvent, DocumentFacts, Memory, Settings, Snapshot, Theme, Turn } from '../lib/contract'
+import type {
+  AppEvent,
+  Choice,
+  DocumentFacts,
+  Memory,
+  Parameters,
+  Settings,
+  Snapshot,
+  Theme,
+  Turn,
+} from '../lib/contract'
+import { begun, referenceOf, runOf } from './comparison'
 import { longText, pagesOf } from './long'
 import { Mind } from './mind'
 
@@ -42,8 +53,10 @@ export function start(): void {
     theme: (query.get('theme') as Theme | null) ?? 'system',
     model: 'mini',
     method: 'snapkv',
+    parameters: {},
     budget: null,
     maxTokens: 512,
+    zoom: 100,
   }
 
   function open(which: string | null): DocumentFacts | null {
@@ -60,6 +73,7 @@ export function start(): void {
       pages,
       notes: which === 'long' ? ['Page 12 has no text: it may be a picture.'] : [],
       tokens: new Mind(text, '', layers, kvHeads).ends.length,
+      moreTokens: false,
       tooLong: null,
       sample: which !== 'long',
       suggestions: which === 'long' ? [] : [questions.question, ...questions.more.slice(0, 4).map((m) => m.question)],
@@ -89,12 +103,27 @@ export function start(): void {
     modelError: null,
     methods: [
       { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [] },
-      { name: 'streaming_llm', title: 'StreamingLLM', paper: 'arXiv 2309.17453', keeps: 'the first tokens and the most recent ones', acts: 'prefill and decode', positions: 're-assigned', parameters: [] },
-      { name: 'snapkv', title: 'SnapKV', paper: 'arXiv 2404.14469', keeps: 'what the end of the prompt looks at, per head', acts: 'prefill', positions: 'original', parameters: [] },
+      ...[
+        ['streaming_llm', 'StreamingLLM', 'arXiv 2309.17453', 'the first tokens and the most recent ones'],
+        ['h2o', 'H2O', 'arXiv 2306.14048', 'what all queries so far attended to most, and the most recent tokens'],
+        ['tova', 'TOVA', 'arXiv 2401.06104', 'what the last query attends to, the same in every head of a layer'],
+        ['snapkv', 'SnapKV', 'arXiv 2404.14469', 'what the last queries attend to, with neighbours, per kv head'],
+        ['pyramidkv', 'PyramidKV', 'arXiv 2406.02069', 'as SnapKV, with more rows in the lower layers'],
+        ['chunkkv', 'ChunkKV', 'arXiv 2502.00299', 'whole chunks of text that the last queries attend to'],
+        ['treekv', 'TreeKV', 'arXiv 2501.04987', 'winners between neighbours: fewer the further back, and the most recent tokens'],
+        ['ems', 'EMS', 'OpenReview 2024', 'what all or the last queries attend to; tokens that are alike share a row'],
+      ].map(([name, title, paper, keeps]) => ({ name: name!, title: title!, paper: paper!, keeps: keeps!, acts: 'prefill', positions: 'original', parameters: [
+        { name: 'w', default: '32, 16 below a budget of 256 rows, 8 below 128', range: 'a whole number from 1', meaning: 'last queries that vote; their tokens are kept' },
+        { name: 'kernel', default: '7', range: 'an odd whole number from 1', meaning: 'neighbours a score is pooled over' },
+        { name: 'pooling', default: 'max', range: 'max or avg', meaning: 'how a score is pooled' },
+        { name: 'sinks', default: '4', range: 'a whole number from 0 (0 is the paper\'s)', meaning: 'first tokens that are always kept' },
+        { name: 'decode_cap', default: 'off', range: 'a whole number from the budget on', meaning: 'rows per head that the cache is cut back to while answering (not in the paper)' },
+      ] })),
     ], // prettier-ignore
     document: open(query.get('document')),
     opening: null,
     turns: [],
+    comparison: null,
     draft: '',
     worker: { state: 'ready', message: null },
     saves: true,
@@ -190,13 +219,36 @@ export function start(): void {
     emit({ event: 'turn', turn: { ...turn } })
   }
 
+  let comparing = 0
+  async function compare(question: string, runs: Choice[]): Promise<void> {
+    const id = (comparing = Math.abs(comparing) + 1)
+    const tokens = snapshot.document?.tokens ?? 1
+    emit({ event: 'comparison', comparison: begun(id, question, runs, snapshot.document?.name ?? '') })
+    for (let run = -1; run < runs.length; run++) {
+      for (let step = 1; step <= 12 && comparing === id; step++) {
+        await wait(30 * slow)
+        const progress = { phase: 'reading' as const, tokensDone: (tokens * step) / 12, tokensTotal: tokens, tokensPerSecond: 812, secondsLeft: 1 }
+        emit({ event: 'comparisonProgress', comparison: id, run: run < 0 ? null : run, progress })
+      }
+      if (comparing !== id) return emit({ event: 'comparisonEnded', comparison: id, state: 'stopped', error: null })
+      if (run < 0)
+        emit({ event: 'comparisonReference', comparison: id, result: { seconds: 1.6, report: referenceOf(tokens, layers, kvHeads, tokens * bytesPerRow) } })
+      else
+        emit({ event: 'comparisonRun', comparison: id, run, result: { seconds: 1.4, report: runOf(runs[run]!, run, tokens, layers, tokens * bytesPerRow) } })
+    }
+    comparing = -comparing
+    emit({ event: 'comparisonEnded', comparison: id, state: 'done', error: null })
+  } // prettier-ignore
+
   mockWindows('main')
   mockIPC(async (name, payload) => {
     const args = (payload ?? {}) as {
       channel: { id: number }
       settings: Settings
       method: string
+      parameters: Parameters
       budget: string | null
+      runs: Choice[]
       question: string
       turn: number
       layer: number | null
@@ -218,8 +270,18 @@ export function start(): void {
         return structuredClone(snapshot)
       case 'document_text':
         return new TextEncoder().encode(text).buffer
-      case 'save_settings':
+      case 'save_settings': {
+        const kernel = args.settings.parameters['snapkv']?.['kernel']
+        if (kernel !== undefined && Number(kernel) % 2 !== 1)
+          throw `“${kernel}” is not possible: kernel takes an odd whole number from 1.`
         return Object.assign(snapshot.settings, args.settings)
+      }
+      case 'compare':
+        void compare(args.question, args.runs)
+        return comparing
+      case 'stop_comparison':
+        comparing = -comparing
+        return null
       case 'estimate': {
         const tokens = snapshot.document?.tokens ?? 0
         const rows = args.method === 'full' ? tokens : rowsOf(args.budget, tokens)
@@ -235,6 +297,7 @@ export function start(): void {
           state: 'asked',
           error: null,
           method: args.method,
+          parameters: args.parameters,
           budget: args.budget,
           model: 'mini',
           sources: [],

@@ -1,0 +1,294 @@
+/**
+ * A comparison as a table: which runs are proposed, what stands in each column, how rows are sorted, how long it takes. All figures
+ * are the engine's; nothing here draws.
+ */
+import type { Choice, Comparison, Facts, MethodFacts, MethodRun, Parameters, RunReport } from './contract'
+import { label } from './budget'
+import { bytes, count, duration, rate } from './format'
+import { assignments } from './parameters'
+
+/** Proposed beside the chosen one: each keeps by another idea. Those the engine does not have are left out. */
+const PROPOSED = ['streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'chunkkv', 'treekv', 'ems']
+
+/** The budgets that are offered. */
+export const BUDGETS = ['50%', '25%', '10%', '5%']
+
+/** The methods that a comparison begins with. */
+export function proposedMethods(methods: readonly MethodFacts[], chosen: string): string[] {
+  const wanted = new Set([...PROPOSED, chosen])
+  // The full cache is what all others are held against.
+  return methods.map((method) => method.name).filter((name) => name !== 'full' && wanted.has(name))
+}
+
+/** The budgets that a comparison begins with: the chosen one and a smaller one. */
+export function proposedBudgets(chosen: string | null): string[] {
+  const first = chosen ?? '25%'
+  return first === '10%' ? ['10%', '5%'] : [first, '10%']
+}
+
+/** Every chosen method at every chosen budget, with what is set of its parameters. */
+export function runsOf(
+  methods: readonly string[],
+  budgets: readonly string[],
+  parameters: Record<string, Parameters>,
+): Choice[] {
+  return methods.flatMap((method) => {
+    const set = parameters[method] ?? {}
+    // The full cache has no budget: once is enough.
+    const all = method === 'full' ? ['100%'] : budgets
+    return all.map((budget) => ({ method, parameters: set, budget }))
+  })
+}
+
+/** From and to how many seconds `runs` runs take: each reads the document once, and again where its answer differs. */
+export function expected(facts: Facts | null, runs: number): [number, number] | null {
+  if (!facts || facts.prefillSeconds <= 0) return null
+  const once = facts.prefillSeconds + facts.decodeSeconds
+  return [once * (runs + 1), once * (2 * runs + 1)]
+}
+
+/** Seconds that are left, by the mean of what has been done; null until something has. */
+export function remaining({ runs, reference, progress, current }: Comparison): number | null {
+  const done = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
+  const times = done.length > 0 ? done : reference ? [reference.seconds] : []
+  if (times.length === 0) return null
+  const mean = times.reduce((sum, seconds) => sum + seconds, 0) / times.length
+  const left = runs.length - done.length
+  const share =
+    current !== null && progress && progress.tokensTotal > 0 ? progress.tokensDone / progress.tokensTotal : 0
+  return Math.max(0, mean * (left - Math.min(1, share)))
+}
+
+/** Share of all runs that is done, the full cache's among them. */
+export function doneShare({ runs, reference, progress }: Comparison): number {
+  const done = runs.filter((run) => run.result !== null).length + (reference ? 1 : 0)
+  const now = progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
+  return Math.min(1, (done + now) / (runs.length + 1))
+}
+
+export interface Row {
+  index: number
+  choice: Choice
+  title: string
+  /** `kernel 5`, or empty. */
+  set: string
+  /** As it was asked for, or as the engine understood it. */
+  budget: string
+  state: 'waiting' | 'running' | 'done' | 'refused' | 'left out'
+  refused: string | null
+  run: MethodRun | null
+}
+
+function figuresOf(report: RunReport): MethodRun | null {
+  return report.refused === null ? report : null
+}
+
+/** A row for each run, in the order in which they run. */
+export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]): Row[] {
+  const running = comparison.state === 'running'
+  return comparison.runs.map(({ choice, result }, index) => {
+    const now = running && comparison.reference !== null && comparison.current === index
+    return {
+      index,
+      choice,
+      title: methods.find((method) => method.name === choice.method)?.title ?? choice.method,
+      set: assignments(choice.parameters),
+      budget: label(choice.budget ?? result?.report.budget ?? null),
+      state: result
+        ? result.report.refused === null
+          ? 'done'
+          : 'refused'
+        : now
+          ? 'running'
+          : running
+            ? 'waiting'
+            : 'left out',
+      refused: result?.report.refused ?? null,
+      run: result ? figuresOf(result.report) : null,
+    }
+  })
+}
+
+/** Rows whose run is there. */
+export type DoneRow = Row & { run: MethodRun }
+
+export function doneRows(rows: readonly Row[]): DoneRow[] {
+  return rows.filter((row): row is DoneRow => row.run !== null)
+}
+
+export type ColumnName =
+  | 'method'
+  | 'budget'
+  | 'kl'
+  | 'top1'
+  | 'recall'
+  | 'cache'
+  | 'rows'
+  | 'first'
+  | 'speed'
+  | 'jaccard'
+  | 'entropy'
+  | 'answer'
+
+export interface Column {
+  name: ColumnName
+  title: string
+  /** What it means, for the tip. */
+  means: string
+  /** Where the best stands: it decides which way a first click sorts. */
+  best: 'low' | 'high'
+  value: (run: MethodRun) => number | null
+  text: (run: MethodRun) => string
+  /** How much of its bar is filled, 0 to 1, of all runs; null for none. */
+  bar: ((run: MethodRun, all: readonly MethodRun[]) => number | null) | null
+}
+
+const NONE = '–'
+const share = (value: number | null) => (value === null ? NONE : `${(100 * value).toFixed(1)} %`)
+const mean = (values: readonly number[]) => values.reduce((sum, v) => sum + v, 0) / Math.max(1, values.length)
+const entropy = ({ indices }: MethodRun) =>
+  indices.position_entropy_most > 0 ? indices.position_entropy / indices.position_entropy_most : null
+const most = (all: readonly MethodRun[], value: (run: MethodRun) => number) =>
+  all.reduce((largest, run) => Math.max(largest, value(run)), Number.MIN_VALUE)
+
+/** Divergence spans orders of magnitude: the bar is empty at 0.0001 nats and full at 10. */
+export function divergenceBar(kl: number | null): number | null {
+  return kl === null ? null : Math.max(0, Math.min(1, (Math.log10(Math.max(kl, 1e-4)) + 4) / 5))
+}
+
+/** A short time with a digit that differs. */
+export function seconds(value: number): string {
+  return value < 9.995 ? `${value.toFixed(2)} s` : duration(value)
+}
+
+/** The columns of figures, from left to right. */
+export const COLUMNS: readonly Column[] = [
+  {
+    name: 'kl',
+    title: 'Divergence',
+    means:
+      'KL divergence of the next-token distributions from the full cache’s along its answer, mean, in nats: 0 is the same. Its bar is logarithmic.',
+    best: 'low',
+    value: ({ fidelity }) => fidelity.kl,
+    text: ({ fidelity }) => (fidelity.kl === null ? NONE : fidelity.kl.toFixed(4)),
+    bar: ({ fidelity }) => divergenceBar(fidelity.kl),
+  },
+  {
+    name: 'top1',
+    title: 'Same token',
+    means: 'How often the likeliest next token is the full cache’s, along its answer.',
+    best: 'high',
+    value: ({ fidelity }) => fidelity.top1,
+    text: ({ fidelity }) => share(fidelity.top1),
+    bar: ({ fidelity }) => fidelity.top1,
+  },
+  {
+    name: 'recall',
+    title: 'Attention recall',
+    means: 'Share of the full cache’s attention that falls on rows which the method still holds.',
+    best: 'high',
+    value: ({ fidelity }) => fidelity.attention_recall,
+    text: ({ fidelity }) => share(fidelity.attention_recall),
+    bar: ({ fidelity }) => fidelity.attention_recall,
+  },
+  {
+    name: 'cache',
+    title: 'Cache',
+    means: 'Bytes of the kept keys and values after reading.',
+    best: 'low',
+    value: (run) => run.kv_bytes,
+    text: (run) => bytes(run.kv_bytes),
+    bar: (run) => (run.kv_bytes_full > 0 ? Math.min(1, run.kv_bytes / run.kv_bytes_full) : null),
+  },
+  {
+    name: 'rows',
+    title: 'Rows',
+    means: 'Rows per head that are kept of the prompt, mean over the layers.',
+    best: 'low',
+    value: (run) => mean(run.rows_per_layer),
+    text: (run) => count(mean(run.rows_per_layer)),
+    bar: null,
+  },
+  {
+    name: 'first',
+    title: 'First token',
+    means: 'Seconds until the first token of the answer: reading and choosing.',
+    best: 'low',
+    value: (run) => run.first_token_seconds,
+    text: (run) => seconds(run.first_token_seconds),
+    bar: (run, all) => run.first_token_seconds / most(all, (r) => r.first_token_seconds),
+  },
+  {
+    name: 'speed',
+    title: 'Tokens/s',
+    means: 'Tokens per second while answering.',
+    best: 'high',
+    value: (run) => run.decode_tokens_per_second,
+    text: (run) => rate(run.decode_tokens_per_second),
+    bar: (run, all) => run.decode_tokens_per_second / most(all, (r) => r.decode_tokens_per_second),
+  },
+  {
+    name: 'jaccard',
+    title: 'Layers alike',
+    means: 'Jaccard similarity of the positions that adjacent layers keep, mean.',
+    best: 'high',
+    value: ({ indices }) => indices.jaccard,
+    text: ({ indices }) => share(indices.jaccard),
+    bar: ({ indices }) => indices.jaccard,
+  },
+  {
+    name: 'entropy',
+    title: 'Spread',
+    means: 'Entropy of where the kept rows lie in the prompt, as a share of the evenest spread.',
+    best: 'high',
+    value: entropy,
+    text: (run) => share(entropy(run)),
+    bar: entropy,
+  },
+]
+
+export interface Order {
+  by: ColumnName
+  descending: boolean
+}
+
+/** The order after a click on a column's head: the best first, then the other way round, then as they ran. */
+export function nextOrder(order: Order | null, by: ColumnName): Order | null {
+  const descending = COLUMNS.find((column) => column.name === by)?.best === 'high'
+  if (order?.by !== by) return { by, descending }
+  return order.descending === descending ? { by, descending: !descending } : null
+}
+
+/** Rows in an order; those without a figure stay last, in the order in which they run. */
+export function sorted(rows: readonly Row[], order: Order | null): Row[] {
+  if (order === null) return [...rows]
+  const key = (row: Row): number | string | null => {
+    if (order.by === 'method') return row.title
+    if (row.run === null) return null
+    if (order.by === 'budget') return row.run.budget_rows
+    if (order.by === 'answer') return row.run.same_answer ? 0 : 1
+    return COLUMNS.find((column) => column.name === order.by)?.value(row.run) ?? null
+  }
+  const keyed = rows.map((row) => ({ row, key: key(row) }))
+  const compare = (a: number | string, b: number | string) => (a < b ? -1 : a > b ? 1 : 0)
+  keyed.sort((a, b) => {
+    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null)
+    return order.descending ? compare(b.key, a.key) : compare(a.key, b.key)
+  })
+  return keyed.map(({ row }) => row)
+}
+
+/** What the methods answer: each wording once, with the rows that gave it. The full cache's first. */
+export function answersOf(
+  reference: string,
+  rows: readonly DoneRow[],
+): { text: string; same: boolean; rows: DoneRow[] }[] {
+  const found = [{ text: reference, same: true, rows: [] as DoneRow[] }]
+  for (const row of rows) {
+    const text = row.run.same_answer ? reference : row.run.answer
+    const known = found.find((answer) => answer.text === text)
+    if (known) known.rows.push(row)
+    else found.push({ text, same: false, rows: [row] })
+  }
+  return found
+}

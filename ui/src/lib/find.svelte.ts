@@ -1,0 +1,87 @@
+/**
+ * Finding words in the document: all places at once, one of them the current. Case does not matter, and any white space matches
+ * any other, so that a line that was broken is found too. Offsets are those of the text; nothing of it is in reactive state.
+ */
+export interface Found {
+  start: number
+  end: number
+  current: boolean
+}
+
+/** More places than this are not listed: nobody goes through them. */
+export const MOST_PLACES = 100_000
+
+/** The places of `query` in `text`, ascending: starts and ends. */
+export function placesOf(text: string, query: string, most = MOST_PLACES): { starts: number[]; ends: number[] } {
+  const starts: number[] = []
+  const ends: number[] = []
+  const words = query.trim().split(/\s+/)
+  if (words[0] === '') return { starts, ends }
+  const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')).join('\\s+')
+  for (const match of text.matchAll(new RegExp(pattern, 'giu'))) {
+    starts.push(match.index)
+    ends.push(match.index + match[0].length)
+    if (starts.length >= most) break
+  }
+  return { starts, ends }
+}
+
+/** The first of `sorted` that is at least `at`; their number if none is. */
+function firstFrom(sorted: readonly number[], at: number): number {
+  let low = 0
+  let high = sorted.length
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (sorted[middle]! < at) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+export class Find {
+  open = $state(false)
+  query = $state('')
+  /** Place of the current one among all, from 0; -1 without any. */
+  index = $state(-1)
+  #places = $state.raw<{ starts: number[]; ends: number[] }>({ starts: [], ends: [] })
+
+  get count(): number {
+    return this.#places.starts.length
+  }
+
+  get current(): { start: number; end: number } | null {
+    const { starts, ends } = this.#places
+    return this.index < 0 ? null : { start: starts[this.index]!, end: ends[this.index]! }
+  }
+
+  /** Looks for `query` in `text`; the current place is the first at or after `from`, or else the first of all. */
+  search(text: string, query: string, from: number): void {
+    this.query = query
+    this.#places = placesOf(text, query)
+    const at = firstFrom(this.#places.starts, from)
+    this.index = this.count === 0 ? -1 : at % this.count
+  }
+
+  /** Goes on by `step` places, round the ends. */
+  go(step: number): void {
+    if (this.count > 0) this.index = (this.index + step + this.count) % this.count
+  }
+
+  /** The places that touch `start` to `end`. */
+  within(start: number, end: number): Found[] {
+    if (!this.open || this.count === 0) return []
+    const { starts, ends } = this.#places
+    const found: Found[] = []
+    for (let i = firstFrom(ends, start + 1); i < starts.length && starts[i]! < end; i++) {
+      found.push({ start: starts[i]!, end: ends[i]!, current: i === this.index })
+    }
+    return found
+  }
+
+  /** Nothing is looked for any more. */
+  close(): void {
+    this.open = false
+    this.index = -1
+    this.#places = { starts: [], ends: [] }
+  }
+}

@@ -1,0 +1,44 @@
+/**
+ * A method's parameters as they are shown and typed. The list itself, defaults, ranges and what is allowed are the engine's; here
+ * are only the words around them.
+ */
+import type { Choice, MethodFacts, Parameters } from './contract'
+import { label } from './budget'
+
+/**
+ * The words to choose from where a range is nothing but a list of them (`exact, paper or code`); null where something has to be
+ * typed.
+ */
+export function wordsOf(range: string): string[] | null {
+  const list = range.replace(/\s*\(.*\)$/, '')
+  if (!/^[a-z_]+(?:, [a-z_]+)* or [a-z_]+$/.test(list)) return null
+  return list.split(/, | or /)
+}
+
+/** `parameters` with one more value; an empty one takes the default again. */
+export function withValue(parameters: Parameters, name: string, typed: string): Parameters {
+  const { [name]: _, ...others } = parameters
+  const value = typed.trim()
+  return value === '' ? others : { ...others, [name]: value }
+}
+
+/** The parameter that a refusal speaks of, of those there are; the one that was changed if it names none. */
+export function named(sentence: string, names: string[], changed: string | null): string | null {
+  const found = /: (\w+) takes /.exec(sentence)?.[1] ?? /(\w+)=/.exec(sentence)?.[1]
+  return found !== undefined && names.includes(found) ? found : changed
+}
+
+/** `kernel 5, w 16`; empty where nothing is set. */
+export function assignments(parameters: Parameters): string {
+  return Object.entries(parameters)
+    .map(([name, value]) => `${name} ${value}`)
+    .join(', ')
+}
+
+/** `SnapKV, 25 %, kernel 5`. */
+export function described(choice: Choice, methods: MethodFacts[]): string {
+  const title = methods.find((method) => method.name === choice.method)?.title ?? choice.method
+  const budget = choice.budget === null ? 'automatic' : label(choice.budget)
+  const parts = [title, choice.method === 'full' ? '' : budget, assignments(choice.parameters)]
+  return parts.filter((part) => part !== '').join(', ')
+}

@@ -1,0 +1,313 @@
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import * as calls from '../src/lib/calls'
+import {
+  COLUMNS,
+  answersOf,
+  divergenceBar,
+  doneRows,
+  doneShare,
+  expected,
+  nextOrder,
+  proposedBudgets,
+  proposedMethods,
+  remaining,
+  rowsOf,
+  runsOf,
+  sorted,
+} from '../src/lib/compare'
+import type { Kept } from '../src/lib/context'
+import type { Comparison, Facts, MethodFacts, RunReport } from '../src/lib/contract'
+import { Desk } from '../src/lib/desk.svelte'
+import { bars, decades, heat, line } from '../src/lib/figures'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import { begun, referenceOf, runOf } from '../src/mock/comparison'
+import Compare from '../src/parts/compare/Compare.svelte'
+import Frame from './Frame.svelte'
+import { snapshot, turn } from './given'
+
+const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => ({
+  name,
+  title: { full: 'Full cache', snapkv: 'SnapKV', h2o: 'H2O' }[name] ?? name,
+  paper: '',
+  keeps: 'a part',
+  acts: '',
+  positions: '',
+  parameters: [],
+}))
+const choice = (method: string, budget: string, parameters = {}) => ({ method, parameters, budget })
+/** Two runs of three are done, the last refused. */
+function comparison(some: Partial<Comparison> = {}): Comparison {
+  const runs = [choice('snapkv', '25%', { kernel: '5' }), choice('h2o', '25%'), choice('h2o', '2')]
+  const refused: RunReport = {
+    run: 'method',
+    method: 'h2o',
+    parameters: [],
+    budget: '2',
+    prompt_tokens: 100,
+    refused: 'H2O needs a budget of at least 10 rows per head.',
+  }
+  const reports = [runOf(runs[0]!, 1, 100, 4, 4000), runOf(runs[1]!, 2, 100, 4, 4000), refused]
+  return {
+    ...begun(7, 'Who pays?', runs, 'sample.txt'),
+    state: 'done',
+    reference: { seconds: 2, report: referenceOf(100, 4, 2, 4000) },
+    runs: runs.map((c, i) => ({ choice: c, result: { seconds: 3, report: reports[i]! } })),
+    ...some,
+  }
+}
+
+describe('what is compared', () => {
+  it('proposes methods of different kinds and the chosen one, but not the full cache', () => {
+    expect(proposedMethods(METHODS, 'novel')).toEqual(['snapkv', 'h2o', 'novel'])
+    expect(proposedMethods(METHODS, 'full')).toEqual(['snapkv', 'h2o'])
+    expect(proposedBudgets(null)).toEqual(['25%', '10%'])
+    expect(proposedBudgets('64MiB')).toEqual(['64MiB', '10%'])
+    expect(proposedBudgets('10%')).toEqual(['10%', '5%'])
+  })
+
+  it('runs every method at every budget with its parameters, the full cache once', () => {
+    expect(runsOf(['full', 'snapkv'], ['25%', '10%'], { snapkv: { kernel: '5' } })).toEqual([
+      choice('full', '100%'),
+      choice('snapkv', '25%', { kernel: '5' }),
+      choice('snapkv', '10%', { kernel: '5' }),
+    ])
+    expect(runsOf(['snapkv'], [], {})).toEqual([])
+  })
+
+  it('says how long from what the last question took', () => {
+    const facts = { prefillSeconds: 2, decodeSeconds: 1 } as Facts
+    expect(expected(facts, 4)).toEqual([15, 27])
+    expect(expected(null, 4)).toBeNull()
+  })
+})
+
+describe('how far it is', () => {
+  it('goes by what has been done', () => {
+    const done = comparison()
+    const running = comparison({
+      state: 'running',
+      current: 1,
+      runs: done.runs.map((run, i) => (i === 0 ? run : { ...run, result: null })),
+    })
+    expect(
+      remaining(comparison({ reference: null, runs: running.runs.map((r) => ({ ...r, result: null })) })),
+    ).toBeNull()
+    expect(remaining(running)).toBe(6)
+    const half = { tokensDone: 50, tokensTotal: 100, tokensPerSecond: 1, secondsLeft: 1, phase: 'reading' as const }
+    expect(remaining({ ...running, progress: half })).toBe(4.5)
+    expect(doneShare(running)).toBe(0.5)
+    expect(doneShare({ ...running, progress: half })).toBe(0.625)
+    expect(doneShare(done)).toBe(1)
+  })
+
+  it('gives every run its row, whatever became of it', () => {
+    const states = (c: Comparison) => rowsOf(c, METHODS).map((row) => row.state)
+    expect(states(comparison())).toEqual(['done', 'done', 'refused'])
+    const runs = comparison().runs.map((run, i) => (i === 0 ? run : { ...run, result: null }))
+    expect(states(comparison({ state: 'running', current: 1, runs }))).toEqual(['done', 'running', 'waiting'])
+    expect(states(comparison({ state: 'stopped', runs }))).toEqual(['done', 'left out', 'left out'])
+    const before = comparison({ state: 'running', reference: null, current: null, runs })
+    expect(states(before).slice(1)).toEqual(['waiting', 'waiting'])
+    expect(rowsOf(comparison(), METHODS)[0]).toMatchObject({ title: 'SnapKV', set: 'kernel 5', budget: '25 %' })
+  })
+})
+
+describe('the table', () => {
+  it('sorts by any column, the best first, and back; rows without a figure stay last', () => {
+    const rows = rowsOf(comparison(), METHODS)
+    const kl = (row: (typeof rows)[number]) => row.run?.fidelity.kl ?? null
+    const first = nextOrder(null, 'kl')
+    expect(first).toEqual({ by: 'kl', descending: false })
+    const by = sorted(rows, first)
+    expect(kl(by[0]!)!).toBeLessThan(kl(by[1]!)!)
+    expect(by[2]?.state).toBe('refused')
+    const other = nextOrder(first, 'kl')
+    expect(other).toEqual({ by: 'kl', descending: true })
+    expect(sorted(rows, other).map((r) => r.index)).toEqual([by[1]!.index, by[0]!.index, 2])
+    expect(nextOrder(other, 'kl')).toBeNull()
+    expect(nextOrder(other, 'recall')).toEqual({ by: 'recall', descending: true })
+    expect(sorted(rows, { by: 'method', descending: false }).map((r) => r.title)).toEqual(['H2O', 'H2O', 'SnapKV'])
+    expect(sorted(rows, null).map((r) => r.index)).toEqual([0, 1, 2])
+  })
+
+  it('has a text and a bar between nothing and full for every figure', () => {
+    const runs = doneRows(rowsOf(comparison(), METHODS)).map((row) => row.run)
+    for (const column of COLUMNS) {
+      for (const run of runs) {
+        expect(column.text(run), column.name).toMatch(/\d/)
+        const bar = column.bar?.(run, runs) ?? 0
+        expect(bar >= 0 && bar <= 1, column.name).toBe(true)
+      }
+    }
+    const mute = { ...runs[0]!, fidelity: { ...runs[0]!.fidelity, kl: null, top1: null, attention_recall: null } }
+    expect(COLUMNS.slice(0, 3).map((c) => c.text(mute))).toEqual(['–', '–', '–'])
+    expect([divergenceBar(0), divergenceBar(0.0001), divergenceBar(10), divergenceBar(1e6)]).toEqual([0, 0, 1, 1])
+  })
+
+  it('says each answer once', () => {
+    const rows = doneRows(rowsOf(comparison(), METHODS))
+    const said = rows.map((row, i) => ({ ...row, run: { ...row.run, same_answer: i === 0, answer: 'Another.' } }))
+    const answers = answersOf('The full one.', said)
+    expect(answers.map((a) => [a.text, a.same, a.rows.length])).toEqual([
+      ['The full one.', true, 1],
+      ['Another.', false, 1],
+    ])
+  })
+})
+
+describe('the pictures', () => {
+  it('draw a heat map with a path for each colour, runs of one colour as one', () => {
+    const patches = heat([
+      [0, 0, 1],
+      [1, 0, 0],
+    ])
+    expect(patches.map((p) => p.d)).toEqual(['M0 0h2v1h-2zM1 1h2v1h-2z', 'M2 0h1v1h-1zM0 1h1v1h-1z'])
+    expect(heat([[Number.NaN, 2, -1]])).toHaveLength(2)
+  })
+
+  it('draw bars from below and lines through the middles', () => {
+    expect(bars([0, 2], 4, 1, 0)).toBe('M1 1v-0.5h1V1z')
+    expect(bars([1], 0, 1)).toBe('')
+    expect(line([1, 3], (v) => v / 2)).toBe('M0.5 0.5L1.5 1.5')
+    expect(decades([0.02, 300, 0])).toEqual({ lowest: -2, highest: 3 })
+    expect(decades([1e-30, 1])).toEqual({ lowest: -6, highest: 0 })
+    expect(decades([])).toEqual({ lowest: -1, highest: 0 })
+  })
+})
+
+describe('the view', () => {
+  let asked: { name: string; args: Record<string, unknown> }[]
+  let refusal: string | null
+  let shown: Record<string, unknown> | null = null
+  let kept: Kept
+
+  beforeEach(() => {
+    asked = []
+    refusal = null
+    mockIPC((name, args) => {
+      asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
+      if (name === 'compare' && refusal !== null) throw refusal
+      return null
+    })
+    const desk = new Desk()
+    desk.load(snapshot({ methods: METHODS, turns: [turn({ question: 'Who pays?' })] }))
+    kept = {
+      desk,
+      actions: new Actions(desk),
+      text: new TextStore(calls.documentText),
+      map: new MapView(calls, (problem) => expect.fail(String(problem))),
+      reader: new Reader(),
+      find: new Find(),
+      open: () => {},
+      compose: () => {},
+    }
+  })
+  afterEach(async () => {
+    if (shown) await unmount(shown)
+    shown = null
+    clearMocks()
+    document.body.replaceChildren()
+  })
+  function show() {
+    const props = { given: kept, part: Compare as Component<never>, props: { close: () => {} } }
+    shown = mount(Frame, { target: document.body, props })
+    flushSync()
+  }
+  const find = <T extends HTMLElement = HTMLElement>(id: string) => document.querySelector<T>(`[data-testid=${id}]`)
+  const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+  async function settle() {
+    await new Promise((resolve) => setTimeout(resolve, 0))
+    flushSync()
+  }
+
+  it('asks for what is chosen; a refusal stands there and nothing is lost', async () => {
+    show()
+    expect(find<HTMLTextAreaElement>('compare-question')?.value).toBe('Who pays?')
+    expect(find('compare-cost')?.textContent).toContain('4 runs')
+    const other = find<HTMLInputElement>('compare-other')!
+    other.value = '15 %'
+    other.dispatchEvent(new InputEvent('input', { bubbles: true }))
+    other.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))
+    flushSync()
+    all('compare-method')[2]!.click()
+    flushSync()
+    refusal = 'A question is still being answered.'
+    find('compare-start')!.click()
+    await settle()
+    const sent = asked.filter((call) => call.name === 'compare').map((call) => call.args)
+    expect(sent).toEqual([
+      { question: 'Who pays?', runs: ['25%', '10%', '15 %'].map((budget) => choice('snapkv', budget)) },
+    ])
+    expect(find('compare-refused')?.textContent).toBe(refusal)
+    expect(find('compare-refused')?.getAttribute('role')).toBe('alert')
+    expect(find('compare-setup')).not.toBeNull()
+    all('compare-method')[1]!.click()
+    flushSync()
+    expect([find('compare-refused'), find<HTMLButtonElement>('compare-start')!.disabled]).toEqual([null, true])
+  })
+
+  it('fills the table as runs come, and keeps what is there when it is stopped', async () => {
+    const whole = comparison()
+    kept.desk.apply({
+      event: 'comparison',
+      comparison: begun(
+        7,
+        'Who pays?',
+        whole.runs.map((r) => r.choice),
+        'a.txt',
+      ),
+    })
+    show()
+    expect(find('compare-now')?.textContent).toBe('Starting with the full cache')
+    kept.desk.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
+    kept.desk.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
+    // Of another comparison: not ours.
+    kept.desk.apply({ event: 'comparisonRun', comparison: 6, run: 1, result: whole.runs[1]!.result! })
+    kept.desk.apply({
+      event: 'comparisonProgress',
+      comparison: 7,
+      run: 1,
+      progress: { phase: 'reading', tokensDone: 30, tokensTotal: 100, tokensPerSecond: 5, secondsLeft: 9 },
+    })
+    flushSync()
+    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'waiting'])
+    expect(find('compare-now')?.textContent).toBe('Reading with H2O at 25 %, 30 %')
+    find('compare-stop')!.click()
+    await settle()
+    expect(asked.some((call) => call.name === 'stop_comparison')).toBe(true)
+    kept.desk.apply({ event: 'comparisonEnded', comparison: 7, state: 'stopped', error: null })
+    flushSync()
+    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'left out', 'left out'])
+    expect(find('compare-status')?.textContent).toContain('Stopped: 1 of 3 runs are here.')
+    find('compare-save')!.click()
+    await settle()
+    expect(asked.some((call) => call.name === 'save_comparison')).toBe(true)
+  })
+
+  it('shows a refused run in its row, and sorts with a head that says so', () => {
+    kept.desk.apply({ event: 'comparison', comparison: comparison() })
+    show()
+    expect(find('compare-said')?.textContent).toContain('H2O needs a budget of at least 10 rows per head.')
+    const head = document.querySelector<HTMLElement>('[data-testid=compare-sort][data-column=kl]')!
+    head.click()
+    flushSync()
+    expect(head.closest('th')?.getAttribute('aria-sort')).toBe('ascending')
+    expect(all('compare-row').at(-1)?.dataset['state']).toBe('refused')
+    expect(all('compare-answer')[0]?.dataset['same']).toBe('true')
+    expect(document.querySelectorAll('[data-testid=compare-recall] svg')).toHaveLength(2)
+    expect(document.querySelectorAll('[data-testid=compare-similarity] svg')).toHaveLength(2)
+    expect(document.querySelectorAll('[data-testid=compare-full] svg')).toHaveLength(2)
+  })
+
+  it('goes with its document', () => {
+    kept.desk.apply({ event: 'comparison', comparison: comparison() })
+    kept.desk.apply({ event: 'comparison', comparison: null })
+    expect([kept.desk.comparison, kept.desk.comparing]).toEqual([null, false])
+  })
+})
