@@ -129,7 +129,7 @@ fn a_second_question_waits_for_the_first() {
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
     let refusal = app.invoke(
         "ask",
-        &json!({"question": "And now?", "method": "snapkv", "budget": null}),
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
     );
     let refusal = refusal.expect_err("one question at a time").to_string();
     assert!(refusal.contains(' '), "a sentence: {refusal}");
@@ -274,6 +274,59 @@ fn an_engine_that_keeps_dying_is_left_alone_until_it_is_asked_for() {
     app.close();
 }
 
+#[test]
+fn a_file_dropped_on_an_engine_that_was_left_alone_starts_it_again() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.until("the window gives up starting it", |app| {
+        if let Some(worker) = app.worker() {
+            worker.signal("KILL");
+        }
+        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+    });
+    app.drop_files(&[&home.file("another.txt", "The tide was low. The quay was dry.")]);
+    app.shows_document("another.txt");
+    app.is_ready();
+    assert!(!app.is_shown("restart-button"));
+    app.close();
+}
+
+#[test]
+fn an_engine_that_was_halted_does_not_outlive_the_window() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    worker(&app).signal("STOP");
+    // Waits for the end of both.
+    app.close();
+}
+
+#[test]
+fn a_file_dropped_while_something_is_read_is_asked_about() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("it reads", |app| (app.state()? == "reading").then_some(()));
+    let other = home.file("other.txt", "The tide was low. The quay was dry.");
+    app.drop_files(&[&other]);
+    app.until("it asks", |app| app.is_shown("replace").then_some(()));
+    app.picture("asked");
+    app.click("replace-no");
+    app.until("it is gone", |app| (!app.is_shown("replace")).then_some(()));
+    assert_eq!(app.count("turn"), 1, "the conversation stays");
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("sample.txt"))
+    );
+    app.drop_files(&[&other]);
+    app.click("replace-yes");
+    app.shows_document("other.txt");
+    assert_eq!(app.count("turn"), 0);
+    app.close();
+}
+
 /// A window with something in the engine's place; the sentence it shows.
 fn with_engine(home: &Home, path: &str) {
     let app = Launch::plain().variable("KEPT_WORKER", path).open(home);
@@ -286,7 +339,11 @@ fn with_engine(home: &Home, path: &str) {
         "a sentence: {message}"
     );
     if !std::path::Path::new(path).exists() {
-        assert!(message.contains(path), "with the path in it: {message}");
+        assert!(
+            message.contains("kept-worker") && !message.contains(path),
+            "with its name, not its folder: {message}"
+        );
+        assert!(app.log().contains(path), "which is in the log");
     }
     app.picture("no-engine");
     app.shows_document("sample.txt");

@@ -1,0 +1,236 @@
+//! Methods held against the full cache in the real window: to the end, stopped in the middle, with a run that is refused; and what a
+//! method is told behind "Advanced".
+#![cfg(target_os = "linux")]
+
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start, turn};
+use serde_json::{Value, json};
+
+/// Opens the comparison from the last answer, with these methods and budgets chosen and no others.
+#[track_caller]
+fn set_up(app: &App<'_>, methods: &[&str], budgets: &[&str]) {
+    app.click("compare");
+    app.until("what to compare can be chosen", |app| {
+        app.is_shown("compare-setup").then_some(())
+    });
+    app.click("compare-none");
+    for method in methods {
+        tick(app, "compare-method", method);
+    }
+    let untick = "$$('compare-budget').filter(e => e.checked).forEach(e => e.click())";
+    app.script(untick, Value::Null);
+    for budget in budgets {
+        if !tick_if_there(app, "compare-budget", budget) {
+            app.write("compare-other", &format!("{budget}\u{E007}"));
+        }
+    }
+}
+
+#[track_caller]
+fn tick(app: &App<'_>, id: &str, value: &str) {
+    assert!(tick_if_there(app, id, value), "{id} offers {value}");
+}
+
+#[track_caller]
+fn tick_if_there(app: &App<'_>, id: &str, value: &str) -> bool {
+    let script =
+        "const e = $$(args[0]).find(e => e.dataset.value === args[1]); if (!e) return false
+        e.click(); return true";
+    app.script(script, json!([id, value])) == true
+}
+
+/// The state of every run's row, in the order of the table.
+#[track_caller]
+fn rows(app: &App<'_>) -> Vec<String> {
+    let rows = app.script(
+        "return $$('compare-row').map(e => e.dataset.state)",
+        Value::Null,
+    );
+    let rows = rows.as_array().expect("a list").iter();
+    rows.map(|r| r.as_str().expect("a state").to_owned())
+        .collect()
+}
+
+#[track_caller]
+fn ends(app: &App<'_>, state: &str) {
+    app.until(&format!("the comparison is {state}"), |app| {
+        let now = app.attribute("compare-status", "data-state")?;
+        (now == state).then_some(())
+    });
+}
+
+#[test]
+fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["full", "streaming_llm", "snapkv"], &["25%", "64"]);
+    let cost = app.text("compare-cost").expect("what it costs");
+    assert!(
+        cost.contains("5 runs") && cost.contains("reads the document again"),
+        "{cost}"
+    );
+    app.picture("set-up");
+    app.click("compare-start");
+    app.until("the first row is there", |app| {
+        rows(app).iter().any(|state| state == "done").then_some(())
+    });
+    app.picture("running");
+    ends(&app, "done");
+    assert_eq!(rows(&app), ["done"; 5]);
+    app.picture("done");
+
+    let comparison = app.snapshot()["comparison"].clone();
+    let run = |index: usize| comparison["runs"][index]["result"]["report"].clone();
+    let full = run(0);
+    assert_eq!(full["fidelity"]["kl"], 0.0, "the full cache beside itself");
+    assert_eq!(full["fidelity"]["top1"], 1.0);
+    assert_eq!(full["same_answer"], true);
+    let answer = comparison["reference"]["report"]["answer"].as_str();
+    assert!(answer.is_some_and(|a| a.contains("4711")), "{answer:?}");
+    for index in 1..5 {
+        let run = run(index);
+        let part = |name: &str| run[name].as_f64().expect("a number");
+        assert!(part("kv_bytes") < part("kv_bytes_full"), "{run}");
+        let recall = run["fidelity"]["attention_recall"].as_f64();
+        assert!(recall.is_some_and(|r| (0.0..1.0).contains(&r)), "{run}");
+    }
+
+    // Sorted by what the table says.
+    app.script(
+        "document.querySelector('[data-testid=compare-sort][data-column=kl]').click()",
+        Value::Null,
+    );
+    let figures = app.script(
+        "return [...document.querySelectorAll('[data-testid=compare-row] [data-column=kl]')].map(e => Number(e.innerText))",
+        Value::Null,
+    );
+    let figures: Vec<f64> = (figures.as_array().expect("a list").iter())
+        .map(|f| f.as_f64().expect("a figure"))
+        .collect();
+    assert_eq!(figures.len(), 5);
+    assert!(figures.is_sorted(), "{figures:?}");
+    for picture in ["recall", "divergence", "positions", "similarity", "full"] {
+        assert!(app.is_shown(&format!("compare-{picture}")), "{picture}");
+    }
+    app.script("$('compare-similarity').scrollIntoView()", Value::Null);
+    app.picture("pictures");
+
+    // Closed and opened again it is there; the keyboard closes it.
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("it is closed", |app| {
+        (!app.is_shown("comparison")).then_some(())
+    });
+    app.click("compare-button");
+    assert_eq!(rows(&app).len(), 5);
+    // One can ask again.
+    app.click("compare-close");
+    app.ask(QUESTION);
+    app.is_answered();
+    app.close();
+}
+
+#[test]
+fn a_run_that_is_refused_says_so_in_its_row_and_the_others_go_on() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["snapkv", "streaming_llm"], &["2", "25%"]);
+    app.click("compare-start");
+    ends(&app, "done");
+    let states = rows(&app);
+    let refused = states.iter().filter(|s| *s == "refused").count();
+    assert!(
+        refused >= 1 && states.iter().any(|s| s == "done"),
+        "{states:?}"
+    );
+    let said = app.texts("compare-said");
+    for title in ["SnapKV", "StreamingLLM"] {
+        let begins = format!("{title} needs a budget of at least");
+        assert!(said.iter().any(|s| s.starts_with(&begins)), "{said:?}");
+    }
+    assert!(said.iter().all(|s| !s.contains("--")), "{said:?}");
+    app.picture("refused");
+    app.close();
+}
+
+#[test]
+fn a_comparison_that_is_stopped_keeps_the_rows_that_are_there() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &[], &["25%", "64"]);
+    app.click("compare-all");
+    app.click("compare-start");
+    app.until("some rows are there and others are not", |app| {
+        let states = rows(app);
+        let done = states.iter().filter(|s| *s == "done").count();
+        (done >= 2 && states.iter().any(|s| s == "waiting")).then_some(())
+    });
+    app.picture("half-way");
+    let refusal = app.invoke(
+        "ask",
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
+    );
+    let refusal = refusal.expect_err("the engine is busy").to_string();
+    assert!(refusal.contains("compared"), "{refusal}");
+    app.click("compare-stop");
+    ends(&app, "stopped");
+    let states = rows(&app);
+    let done = states.iter().filter(|s| *s == "done").count();
+    assert!(done >= 2, "{states:?}");
+    assert!(states.iter().any(|s| s == "left out"), "{states:?}");
+    assert!(app.is_shown("compare-save"), "what is there can be saved");
+    app.close();
+}
+
+/// Writes into a field behind "Advanced" in place of what is there, and leaves it.
+#[track_caller]
+fn set(app: &App<'_>, name: &str, value: &str) {
+    let script = "const e = $(args[0]); if (!e) return false
+        e.focus(); e.value = args[1]; e.dispatchEvent(new Event('change', {bubbles: true})); return true";
+    let id = format!("parameter-{name}");
+    app.until(&format!("{id} is there"), |app| {
+        (app.script(script, json!([id, value])) == true).then_some(())
+    });
+}
+
+#[test]
+fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.click("advanced");
+    set(&app, "kernel", "4");
+    let wrong = app.until("the field says why not", |app| app.text("parameter-error"));
+    assert!(
+        wrong.contains("kernel takes an odd whole number from 1"),
+        "{wrong}"
+    );
+    app.picture("refused");
+    set(&app, "kernel", "5");
+    app.until("it is taken", |app| {
+        (app.snapshot()["settings"]["parameters"]["snapkv"]["kernel"] == "5").then_some(())
+    });
+    assert_eq!(app.text("parameter-error"), None);
+    app.picture("taken");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.ask(QUESTION);
+    app.is_answered();
+    let facts = app.text("facts").expect("facts");
+    assert!(facts.contains("kernel 5"), "{facts}");
+    app.close();
+
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    let facts = app.until("the answer is there", |app| app.text("facts"));
+    assert!(facts.contains("kernel 5"), "{facts}");
+    app.click("advanced");
+    app.until("its fields are there", |app| {
+        (app.field("parameter-kernel") == "5").then_some(())
+    });
+    app.click("advanced-reset");
+    app.until("nothing is set", |app| {
+        (app.snapshot()["settings"]["parameters"] == json!({})).then_some(())
+    });
+    app.close();
+}
