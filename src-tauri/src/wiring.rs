@@ -166,7 +166,8 @@ impl Wiring {
     pub async fn close(&self) {
         let (told, ended) = oneshot::channel();
         self.order(Order::End(told));
-        let (_, ()) = tokio::join!(ended, self.writer.close());
+        // An error means that nobody supervises the engine any more.
+        let (_gone, ()) = tokio::join!(ended, self.writer.close());
     }
 
     /// Hands on what is held back, when it is due, for as long as the program runs.

@@ -63,6 +63,7 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
+    app.picture("answered");
     set_up(&app, &["full", "streaming_llm", "snapkv"], &["25%", "64"]);
     let cost = app.text("compare-cost").expect("what it costs");
     assert!(

@@ -324,13 +324,12 @@ impl Desk {
         self.flush_text();
         self.running = None;
         let turn = self.turns.last().map(|turn| turn.id);
-        match self.held.take() {
-            Some(request) => match (&request, turn) {
+        if let Some(request) = self.held.take() {
+            match (&request, turn) {
                 (&Request::Ask { ticket, .. }, Some(turn)) => self.start(request, ticket, turn),
                 (&Request::Compare { ticket, .. }, _) => self.start_comparing(request, ticket),
                 _ => {}
-            },
-            None => {}
+            }
         }
     }
 
