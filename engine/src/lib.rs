@@ -35,6 +35,7 @@ mod sources;
 mod system;
 mod together;
 mod turns;
+pub mod vault;
 mod watch;
 mod writing;
 

@@ -12,7 +12,8 @@
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
-//! - `threads.rs`, `stop.rs`: the pool everything shares, and how to interrupt it.
+//! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
+//! - `threads.rs`, `pool.rs`, `stop.rs`: the pool that kernels share, and how to interrupt them.
 //! - `mapped.rs`: weights as a file mapping.
 //!
 //! What is absent on purpose: models, policies, quantised weights, tensors with a shape at run time. Everything is an
@@ -26,6 +27,7 @@ mod decode;
 mod elementwise;
 pub mod mapped;
 mod measure;
+mod packed;
 mod panel;
 mod pool;
 mod prefill;
@@ -49,6 +51,7 @@ pub use elementwise::{
     unrotate,
 };
 pub use measure::{LastRows, add_column_sums, log_sum_exp, mark_below_average, words};
+pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};

@@ -1,0 +1,55 @@
+//! What can go wrong with a vault. None of it costs an answer: a document that has no usable vault is read again.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a vault could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum VaultError {
+    /// The file system refused.
+    #[error("{} of the vault: {error}", file_name(.path))]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file is not a whole vault: cut short, changed, or of another version.
+    #[error("{} is not a whole vault: {what}", file_name(.path))]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// There is less room than the vault needs.
+    #[error(
+        "a vault of this document takes {needed} bytes, and the vaults may take {budget} in all; allow them more, or work without"
+    )]
+    TooLarge {
+        /// Bytes of this vault.
+        needed: u64,
+        /// Bytes that all vaults may take.
+        budget: u64,
+    },
+    /// Another program is writing the same vault.
+    #[error("another program is reading this document right now")]
+    Busy,
+}
+
+impl VaultError {
+    /// Wraps what the system said about `path`.
+    pub(super) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> VaultError + '_ {
+        |error| VaultError::Io {
+            path: path.to_owned(),
+            error,
+        }
+    }
+}
+
+/// The last part of a path: a person knows the folder, or does not care.
+fn file_name(path: &std::path::Path) -> std::borrow::Cow<'_, str> {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+}

@@ -1,0 +1,26 @@
+//! The vault: what a model computed of a document, kept in a file, so that the next question on it needs no second reading.
+//!
+//! Prefill writes each layer's full keys and values once, as the layer is done. A later question on the same document reads them
+//! back layer by layer: its own rows are added, the method observes and cuts, as if everything had just been read.
+//!
+//! - `key.rs`: which document, model and settings a vault belongs to.
+//! - `format.rs`: what stands where in the file. `write.rs`, `read.rs`: making one, and using one.
+//! - `folder.rs`: all vaults of this computer, within a budget of disk space.
+//!
+//! What a vault is not: a conversation. It knows nothing of questions and answers.
+
+mod error;
+mod folder;
+mod format;
+mod key;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use error::VaultError;
+pub use folder::{VaultEntry, VaultFolder};
+pub use format::{LayerShape, VaultShape};
+pub use key::VaultKey;
+pub use read::Vault;
+pub use write::VaultWriter;

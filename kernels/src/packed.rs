@@ -1,0 +1,228 @@
+//! Rows of keys or values in fewer bytes, for files and for rows that are seldom read: f16, or q8_0 blocks as GGUF files have
+//! them.
+//!
+//! ```text
+//! f16    head_dim numbers of 2 bytes
+//! q8_0   blocks of 32 numbers: scale (f16), 32 signed bytes     a last block that is not full is filled up with zeros
+//! ```
+//!
+//! Little-endian, as everything we write. Not here: where packed rows lie.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::threads::{SharedMut, for_each_range};
+
+/// Numbers in a q8_0 block.
+const BLOCK: usize = 32;
+/// Bytes of a q8_0 block.
+const BLOCK_BYTES: usize = 2 + BLOCK;
+/// Rows that a thread takes at a time.
+const ROWS_AT_ONCE: usize = 256;
+
+/// How numbers of a row are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PackedRows {
+    /// Half precision: 11 bits of each number.
+    F16,
+    /// 8 bits a number, with a scale for every 32.
+    Q8_0,
+}
+
+impl PackedRows {
+    /// Bytes of a row of `head_dim` numbers.
+    pub fn row_bytes(self, head_dim: usize) -> usize {
+        match self {
+            PackedRows::F16 => head_dim * 2,
+            PackedRows::Q8_0 => head_dim.div_ceil(BLOCK) * BLOCK_BYTES,
+        }
+    }
+
+    /// Writes `rows [rows, head_dim]` to `out [rows, row_bytes]`.
+    ///
+    /// # Panics
+    /// When the lengths do not fit.
+    pub fn pack(self, rows: &[f32], head_dim: usize, out: &mut [u8]) {
+        let row_bytes = self.row_bytes(head_dim);
+        assert_eq!(rows.len() / head_dim * row_bytes, out.len(), "as many rows");
+        assert!(rows.len().is_multiple_of(head_dim), "whole rows");
+        let out = SharedMut::new(out);
+        for_each_range((rows.len() / head_dim).div_ceil(ROWS_AT_ONCE), |items| {
+            for first in items.map(|item| item * ROWS_AT_ONCE) {
+                let count = ROWS_AT_ONCE.min(rows.len() / head_dim - first);
+                let from = rows[first * head_dim..][..count * head_dim].chunks_exact(head_dim);
+                // SAFETY: each item is handed out once, and its rows are its own.
+                let to = unsafe { out.part(first * row_bytes..(first + count) * row_bytes) };
+                for (row, out) in from.zip(to.chunks_exact_mut(row_bytes)) {
+                    match self {
+                        PackedRows::F16 => pack_f16(row, out),
+                        PackedRows::Q8_0 => pack_q8_0(row, out),
+                    }
+                }
+            }
+        });
+    }
+
+    /// Writes the rows in `bytes [rows, row_bytes]` to `out [rows, head_dim]`.
+    ///
+    /// # Panics
+    /// When the lengths do not fit.
+    pub fn unpack(self, bytes: &[u8], head_dim: usize, out: &mut [f32]) {
+        let row_bytes = self.row_bytes(head_dim);
+        assert_eq!(
+            out.len() / head_dim * row_bytes,
+            bytes.len(),
+            "as many rows"
+        );
+        assert!(out.len().is_multiple_of(head_dim), "whole rows");
+        let rows = out.len() / head_dim;
+        let out = SharedMut::new(out);
+        for_each_range(rows.div_ceil(ROWS_AT_ONCE), |items| {
+            for first in items.map(|item| item * ROWS_AT_ONCE) {
+                let count = ROWS_AT_ONCE.min(rows - first);
+                let from = bytes[first * row_bytes..][..count * row_bytes].chunks_exact(row_bytes);
+                // SAFETY: each item is handed out once, and its rows are its own.
+                let to = unsafe { out.part(first * head_dim..(first + count) * head_dim) };
+                for (bytes, row) in from.zip(to.chunks_exact_mut(head_dim)) {
+                    match self {
+                        PackedRows::F16 => unpack_f16(bytes, row),
+                        PackedRows::Q8_0 => unpack_q8_0(bytes, row),
+                    }
+                }
+            }
+        });
+    }
+
+    /// Replaces numbers by what they are after packing and unpacking.
+    pub fn round(self, rows: &mut [f32], head_dim: usize) {
+        let mut packed = vec![0; self.row_bytes(head_dim)];
+        for row in rows.chunks_exact_mut(head_dim) {
+            match self {
+                PackedRows::F16 => {
+                    pack_f16(row, &mut packed);
+                    unpack_f16(&packed, row);
+                }
+                PackedRows::Q8_0 => {
+                    pack_q8_0(row, &mut packed);
+                    unpack_q8_0(&packed, row);
+                }
+            }
+        }
+    }
+}
+
+/// Numbers that are converted between f32 and f16 at a time, on the stack.
+const HALVES: usize = 64;
+
+fn pack_f16(row: &[f32], out: &mut [u8]) {
+    let mut halves = [f16::ZERO; HALVES];
+    for (numbers, out) in row.chunks(HALVES).zip(out.chunks_mut(2 * HALVES)) {
+        let halves = &mut halves[..numbers.len()];
+        halves.convert_from_f32_slice(numbers);
+        for (half, out) in halves.iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&half.to_le_bytes());
+        }
+    }
+}
+
+fn unpack_f16(bytes: &[u8], row: &mut [f32]) {
+    let mut halves = [f16::ZERO; HALVES];
+    for (bytes, numbers) in bytes.chunks(2 * HALVES).zip(row.chunks_mut(HALVES)) {
+        let halves = &mut halves[..numbers.len()];
+        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        halves.convert_to_f32_slice(numbers);
+    }
+}
+
+/// As ggml does: the largest number of a block becomes 127, and the scale is rounded to f16.
+fn pack_q8_0(row: &[f32], out: &mut [u8]) {
+    for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+        let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let scale = largest / 127.0;
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let (head, body) = out.split_at_mut(2);
+        head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        for (i, out) in body.iter_mut().enumerate() {
+            let x = numbers.get(i).map_or(0.0, |x| (x * inverse).round());
+            *out = (x as i8).cast_unsigned();
+        }
+    }
+}
+
+fn unpack_q8_0(bytes: &[u8], row: &mut [f32]) {
+    for (bytes, numbers) in bytes.chunks_exact(BLOCK_BYTES).zip(row.chunks_mut(BLOCK)) {
+        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
+        for (x, byte) in numbers.iter_mut().zip(&bytes[2..]) {
+            *x = f32::from(byte.cast_signed()) * scale;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: usize, head_dim: usize) -> Vec<f32> {
+        let wave = |i: usize| (i as f32 * 0.37).sin() * (1.0 + (i % 7) as f32);
+        (0..rows * head_dim).map(wave).collect()
+    }
+
+    fn there_and_back(kind: PackedRows, rows: &[f32], head_dim: usize) -> Vec<f32> {
+        let mut packed = vec![0; rows.len() / head_dim * kind.row_bytes(head_dim)];
+        kind.pack(rows, head_dim, &mut packed);
+        let mut back = vec![f32::NAN; rows.len()];
+        kind.unpack(&packed, head_dim, &mut back);
+        back
+    }
+
+    #[test]
+    fn rows_come_back_as_exactly_as_their_type_allows() {
+        for head_dim in [16, 32, 64, 80, 96, 128, 250] {
+            let rows = rows(700, head_dim);
+            for (kind, error) in [
+                (PackedRows::F16, 1.0 / 2048.0),
+                (PackedRows::Q8_0, 1.0 / 220.0),
+            ] {
+                let back = there_and_back(kind, &rows, head_dim);
+                for (row, back) in rows.chunks_exact(head_dim).zip(back.chunks_exact(head_dim)) {
+                    let most = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                    for (x, y) in row.iter().zip(back) {
+                        assert!((x - y).abs() <= error * most, "{kind:?}: {x} became {y}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packing_what_was_packed_changes_nothing() {
+        for kind in [PackedRows::F16, PackedRows::Q8_0] {
+            let mut once = rows(3, 80);
+            kind.round(&mut once, 80);
+            assert_eq!(there_and_back(kind, &once, 80), once, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn q8_0_is_what_candle_reads() {
+        use candle_core::quantized::k_quants::{BlockQ8_0, GgmlType};
+        let rows = rows(2, 64);
+        let mut packed = vec![0; 2 * PackedRows::Q8_0.row_bytes(64)];
+        PackedRows::Q8_0.pack(&rows, 64, &mut packed);
+        let mut theirs = vec![BlockQ8_0::zeros(); 4];
+        BlockQ8_0::from_float(&rows, &mut theirs);
+        let mut expected = vec![0.0; 128];
+        BlockQ8_0::to_float(&theirs, &mut expected);
+        let mut ours = vec![0.0; 128];
+        PackedRows::Q8_0.unpack(&packed, 64, &mut ours);
+        assert_eq!(ours, expected);
+    }
+
+    #[test]
+    fn rows_of_zeros_stay_zeros() {
+        let zeros = vec![0.0; 3 * 96];
+        assert_eq!(there_and_back(PackedRows::Q8_0, &zeros, 96), zeros);
+    }
+}
