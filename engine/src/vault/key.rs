@@ -31,11 +31,13 @@ impl VaultKey {
         }]);
         // The description that was read from the metadata, with what the person set (a stretched RoPE).
         hash.update(format!("{:?}", model.config()).as_bytes());
-        let bytes = model.gguf().file().bytes();
-        hash.update((bytes.len() as u64).to_le_bytes());
-        let step = (bytes.len() / PIECES).max(1);
-        for piece in bytes.chunks(step) {
-            hash.update(&piece[..piece.len().min(PIECE_BYTES)]);
+        for part in model.gguf().files() {
+            let bytes = part.bytes();
+            hash.update((bytes.len() as u64).to_le_bytes());
+            let step = (bytes.len() / PIECES).max(1);
+            for piece in bytes.chunks(step) {
+                hash.update(&piece[..piece.len().min(PIECE_BYTES)]);
+            }
         }
         hash.update((prefix.len() as u64).to_le_bytes());
         for id in prefix {
