@@ -43,8 +43,8 @@ pub struct Tokenizer {
 
 /// How a stretch of text becomes tokens.
 enum Merging {
-    ByteLevel(ByteLevel),
-    SentencePiece(SentencePiece),
+    ByteLevel(Box<ByteLevel>),
+    SentencePiece(Box<SentencePiece>),
 }
 
 impl Tokenizer {
@@ -64,11 +64,11 @@ impl Tokenizer {
             Script::ByteSymbols => {
                 let merging = ByteLevel::read(gguf, &vocabulary)?;
                 let adds_bos = merging.adds_bos();
-                (Merging::ByteLevel(merging), adds_bos)
+                (Merging::ByteLevel(Box::new(merging)), adds_bos)
             }
             Script::Pieces => {
                 let merging = SentencePiece::read(gguf, &vocabulary)?;
-                (Merging::SentencePiece(merging), true)
+                (Merging::SentencePiece(Box::new(merging)), true)
             }
         };
         let add_bos = gguf

@@ -82,7 +82,8 @@ fn a_grid_goes_on_where_it_was_stopped() {
     let mut before: Vec<&str> = kept.lines().collect();
     let kept = std::fs::read_to_string(&grid).expect("the grid's file");
     let mut after: Vec<&str> = kept.lines().collect();
-    (before.sort_unstable(), after.sort_unstable());
+    before.sort_unstable();
+    after.sort_unstable();
     assert_eq!(before, after, "every case once");
     assert_eq!(of(&[]).json_lines().len(), 1, "nothing is left to ask");
 
