@@ -193,7 +193,7 @@ fn two_never_write_one_vault_and_a_dropped_one_leaves_nothing() {
     let second = folder.begin(&key('7'), "", "", shape(PackedRows::F16));
     assert!(matches!(second, Err(VaultError::Busy)));
     drop(first);
-    assert_eq!(files(&place), [PathBuf::new(); 0]);
+    assert!(files(&place).is_empty());
     write(&folder, &key('7'), PackedRows::F16);
     assert_eq!(folder.list().expect("a list")[0].tokens, 9);
 }
