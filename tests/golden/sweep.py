@@ -17,9 +17,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import ems
+import kvzip
 import selections
 import selections_further
 import selections_many
+import thinning
 
 CUTS = selections_many.CUTS | selections_further.CUTS
 WRAPPED = ("snapkv", "pyramidkv", "chunkkv", "hbw_kv", "keydiff", "expected_attention", "pyramidinfer", "streaming_llm",
@@ -45,6 +47,14 @@ def drawn(method: str, number: int, rng):
         case["set"] = {name: value for name, value in case["set"].items() if value is not None}
         merged = [[pair for pair in head if pair[0] != pair[1]] for head in decisions[0]]
         return case, [sorted({centre for _, centre in head}) for head in decisions[0]], merged
+    if method == "kvzip":
+        case = kvzip.draw_case(number, rng)
+        kept = kvzip.cut(case)
+        return None if kept is None else (case, kept, None)
+    if method == "pyramidinfer_faithful":
+        case = thinning.draw_case(number, rng)
+        alive = thinning.entering(case)
+        return None if alive is None else (case, [alive] * case["kv_heads"], None)
     where = selections_many if method in selections_many.CUTS else selections_further
     case = where.draw_case(method, number, False, rng) if where is selections_many else where.draw_case(method, number, rng)
     kept = CUTS[method](case)
@@ -69,7 +79,12 @@ def told_apart(method: str, case: dict, kept) -> bool:
 
 def ask(kept: str, case: dict, path: Path) -> dict:
     q, k, v = (np.ascontiguousarray(x, dtype=np.float32) for x in selections.tensors(case))
-    save_file({"q": q, "k": k, "v": v}, path)
+    tensors = {"q": q, "k": k, "v": v}
+    if "chunks" in case:
+        repeated = kvzip.drawn_repeat(case)[:2]
+        tensors |= {name: np.ascontiguousarray(x, dtype=np.float32) for name, x in zip(("q_repeat", "k_repeat"), repeated)}
+        tensors["chunks"] = np.array(case["chunks"], dtype=np.int64)
+    save_file(tensors, path)
     settings = ",".join(f"{name}={value}" for name, value in case["set"].items())
     run = subprocess.run([kept, "select", "--json", "--method", case["method"], "--budget", str(case["budget"]), "--set", settings,
                           "--layer", str(case.get("layer", 0)), "--layers", str(case.get("layers", 1)), "--input", str(path)],
@@ -84,7 +99,7 @@ def main() -> int:
     arguments.add_argument("--count", type=int, default=200)
     arguments.add_argument("methods", nargs="*")
     given = arguments.parse_args()
-    methods = given.methods or [*CUTS, "ems", "cam"]
+    methods = given.methods or [*CUTS, "ems", "cam", "kvzip", "pyramidinfer_faithful"]
     print("seed", given.seed)
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +120,7 @@ def main() -> int:
                     failed += 1
                     print("  differs:", json.dumps(case), json.dumps(answer)[:300])
                 made += 1
-                cut += case["n"] > case["budget"]
+                cut += any(len(head) < case["n"] for head in expected)
                 groups[case["q_heads"] // case["kv_heads"]] += 1
             wrong += failed
             print(f"{method:20} {made} cases, {cut} cut, groups {dict(sorted(groups.items()))}, {again} drawn again, {failed} differ", flush=True)
