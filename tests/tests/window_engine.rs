@@ -293,16 +293,6 @@ fn a_file_dropped_on_an_engine_that_was_left_alone_starts_it_again() {
 }
 
 #[test]
-fn an_engine_that_was_halted_does_not_outlive_the_window() {
-    let Some(_turn) = turn() else { return };
-    let home = Home::new();
-    let app = first_start(&home);
-    worker(&app).signal("STOP");
-    // Waits for the end of both.
-    app.close();
-}
-
-#[test]
 fn a_file_dropped_while_something_is_read_is_asked_about() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
