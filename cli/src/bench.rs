@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::ensure;
-use kept_engine::kernels::{allocations, threads};
+use kept_engine::kernels::{allocations, settled_allocations, threads};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::PromptShape;
 use kept_engine::{Decoder, Prefill, peak_resident_bytes, resident_bytes};
@@ -87,7 +87,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     decoder.logits_of(&outcome.hidden);
     // The first step touches fresh memory and fills thread-local scratch.
     decoder.step(ids[0], None);
-    let allocated = allocations();
+    let allocated = settled_allocations();
     let started = Instant::now();
     let mut steps = 0;
     for &id in ids.iter().cycle().take(decode_tokens - 1) {

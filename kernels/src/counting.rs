@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -13,6 +14,19 @@ pub struct CountingAllocator;
 /// Allocations and reallocations so far, by all threads; always 0 in programs that did not opt in.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+/// [`allocations`], as soon as nobody has allocated for a twentieth of a second: threads that were just started, of a test harness
+/// or for a signal, allocate when the system first lets them run. Waits ten seconds at most.
+pub fn settled_allocations() -> u64 {
+    let begun = Instant::now();
+    loop {
+        let before = allocations();
+        std::thread::sleep(Duration::from_millis(50));
+        if allocations() == before || begun.elapsed().as_secs() >= 10 {
+            return allocations();
+        }
+    }
 }
 
 /// Bytes that are allocated now and were not given back, by all threads; always 0 in programs that did not opt in.

@@ -2,31 +2,14 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use kept_kernels::{DecodeAttention, DecodeScratch, Pairing, Rotation, decode_attention};
+use kept_kernels::{
+    CountingAllocator, DecodeAttention, DecodeScratch, Pairing, Rotation, allocations,
+    decode_attention, settled_allocations,
+};
 use support::{Random, shape};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn decode_attention_allocates_nothing() {
@@ -58,10 +41,10 @@ fn decode_attention_allocates_nothing() {
         decode_attention(&task, &mut scratch, &mut out);
     };
     run(None, rows); // starts the pool
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = settled_allocations();
     for step in 0..20 {
         run(None, rows);
         run(Some(rotation), [1 + step, 700]);
     }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(allocations() - before, 0);
 }

@@ -4,7 +4,7 @@ mod support;
 
 use kept_kernels::{
     ClassAttention, ClassScratch, CountingAllocator, Pairing, RankRotation, allocations,
-    class_attention,
+    class_attention, settled_allocations,
 };
 use support::{Random, shape};
 
@@ -45,7 +45,7 @@ fn attention_over_classes_allocates_nothing() {
         class_attention(&task, &mut scratch, &mut out);
     };
     run(None); // starts the pool
-    let before = allocations();
+    let before = settled_allocations();
     for _ in 0..20 {
         run(None);
         run(Some(rotation));

@@ -1,35 +1,11 @@
 //! Decoding allocates nothing once warm. A test binary of its own: it counts every allocation of the process.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use kept_kernels::{CountingAllocator, allocations, settled_allocations};
 use kept_models::testing::{TYPES, TinyLlama};
 use kept_models::{Model, RopeTable, RowScratch};
 
-struct Counted;
-
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(
-    unsafe_code,
-    reason = "an allocator cannot be counted otherwise; test only"
-)]
-// SAFETY: forwards to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counted {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counted = Counted;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn a_decoded_token_allocates_nothing() {
@@ -64,10 +40,10 @@ fn a_decoded_token_allocates_nothing() {
         };
         token(0);
         token(1);
-        let before = COUNT.load(Ordering::Relaxed);
+        let before = settled_allocations();
         for pos in 2..10 {
             token(pos);
         }
-        assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0, "{kind}");
+        assert_eq!(allocations() - before, 0, "{kind}");
     }
 }
