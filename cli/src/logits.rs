@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, ensure};
 use kept_engine::Event;
+use kept_engine::policies::PromptShape;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Serialize;
@@ -42,7 +43,7 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     );
     let forced = engine.forced_logits(
         &ids,
-        prompt_tokens,
+        &PromptShape::of(prompt_tokens),
         &method,
         budget,
         &mut |_: Event| {},

@@ -16,12 +16,12 @@ pub struct ForcedLogits {
 }
 
 impl Engine {
-    /// Logits after each of `ids`. Rows of the first `prompt_tokens` come from full attention, the others from the cache that
-    /// `method` cut to `budget`. All of `ids` is taken for the document.
+    /// Logits after each of `ids`. Rows of the first tokens, which are a prompt as `shape` says, come from full attention, the others
+    /// from the cache that `method` cut to `budget`.
     pub fn forced_logits(
         &self,
         ids: &[u32],
-        prompt_tokens: usize,
+        shape: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
         on_event: &mut dyn FnMut(Event),
@@ -35,12 +35,13 @@ impl Engine {
                 vocabulary: vocab,
             });
         }
-        let (prompt, forced) = ids.split_at(prompt_tokens);
+        let (prompt, forced) = ids.split_at(shape.tokens);
         let mut policy = method.build()?;
-        let shape = PromptShape::of(prompt.len());
-        let budget = self.rows_for(&mut *policy, budget, &shape)?;
+        let budget = self.rows_for(&mut *policy, budget, shape)?;
         let rope = RopeTable::new(model.config(), ids.len());
-        let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope);
+        let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope)
+            .with_tail(shape.tail)
+            .with_document(shape.document());
         prefill.every_row = true;
         let outcome = prefill.run(on_event, stop)?;
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);

@@ -91,12 +91,12 @@ fn a_budget_for_everything_loses_nothing_whatever_the_method() {
 fn the_divergence_is_that_of_the_logits_that_kept_logits_gives() {
     let engine = engine();
     let reference = reference(&engine);
-    let n = reference.prompt.len();
+    let (n, shape) = (reference.prompt.len(), reference.prompt.shape());
     let ids = [reference.prompt.ids.as_slice(), &reference.answer_ids].concat();
     let logits = |method: &Method| {
         let budget = Some(Budget::Rows(48));
         let forced = engine
-            .forced_logits(&ids, n, method, budget, &mut |_| {}, &Stop::new())
+            .forced_logits(&ids, &shape, method, budget, &mut |_| {}, &Stop::new())
             .expect("logits");
         let vocab = forced.logits.len() / ids.len();
         forced.logits[n * vocab..]
@@ -135,7 +135,7 @@ fn more_rows_hold_more_of_the_attention() {
         assert_eq!(found.fidelity.attention_recall_per_layer.len(), 3);
         found.fidelity.attention_recall.expect("an answer")
     };
-    let (few, some, many) = (recall(16), recall(64), recall(256));
+    let (few, some, many) = (recall(32), recall(64), recall(256));
     assert!(
         0.0 < few && few < some && some < many && many < 1.0,
         "{few} {some} {many}"

@@ -170,10 +170,10 @@ fn a_budget_below_what_the_method_needs_says_how_much() {
             "--set",
             "w=8,sinks=4",
             "--budget",
-            "12",
+            "25",
         ],
     )
-    .refused(&["13"]);
+    .refused(&["26"]);
     ask(
         &fine,
         "Why?",
@@ -183,7 +183,7 @@ fn a_budget_below_what_the_method_needs_says_how_much() {
             "--set",
             "w=8,sinks=4",
             "--budget",
-            "13",
+            "26",
         ],
     )
     .succeeded();
