@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{Engine, Method, Sampling};
+use kept_engine::{Engine, Limits, Method, Sampling, Streaming};
 
 use crate::model::model_path;
 
@@ -193,6 +193,38 @@ impl EngineArguments {
     }
 }
 
+/// When a document is read in streaming mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StreamingChoice {
+    /// Where it is longer than the model's window.
+    Auto,
+    /// Always.
+    On,
+    /// Never: a document that is too long is refused.
+    Off,
+}
+
+/// What reading has to keep to.
+#[derive(Debug, Args)]
+pub struct LimitArguments {
+    /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
+    #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
+    pub streaming: StreamingChoice,
+}
+
+impl LimitArguments {
+    /// The limits as the engine takes them.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            streaming: match self.streaming {
+                StreamingChoice::Auto => Streaming::Auto,
+                StreamingChoice::On => Streaming::On,
+                StreamingChoice::Off => Streaming::Off,
+            },
+        }
+    }
+}
+
 /// A document and a question.
 #[derive(Debug, Args)]
 pub struct QuestionArguments {
@@ -221,6 +253,8 @@ pub struct AskArguments {
     pub question: QuestionArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
     /// Longest answer, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: usize,
@@ -274,6 +308,8 @@ pub struct MapArguments {
     pub question: QuestionArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
     /// Also write a page with the painted document that any browser opens.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -331,6 +367,8 @@ pub struct CompareArguments {
 pub enum EvalCommand {
     /// One planted fact, asked for at every length and depth.
     Needle(NeedleArguments),
+    /// How well a long text is foretold in streaming mode.
+    Perplexity(PerplexityArguments),
 }
 
 #[derive(Debug, Args)]
@@ -389,6 +427,43 @@ pub struct NeedleArguments {
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
     /// Print JSON: a line for each case, then a summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PerplexityArguments {
+    /// The text: a file, or a folder of .txt files.
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub data: PathBuf,
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
+    pub model: String,
+    /// Methods, comma separated: those that can read in streaming mode, and full as far as the model's window reaches.
+    #[arg(
+        long,
+        default_value = "streaming_llm,treekv,h2o,tova,ems",
+        value_name = "A,B,C"
+    )]
+    pub methods: String,
+    /// Parameters of single methods, as method:name=value[,method:name=value].
+    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    pub set: String,
+    /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the window].
+    #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
+    pub budgets: Option<String>,
+    /// Lengths in tokens, comma separated; the longest is read once [default: the whole text].
+    #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
+    pub lengths: Option<String>,
+    /// Tokens that are read together; 1 is the papers' token by token [default: 512, or what the window leaves].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub chunk: Option<usize>,
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
+    /// Print JSON: a line for each method and budget.
     #[arg(long)]
     pub json: bool,
 }
@@ -475,6 +550,9 @@ pub struct BenchArguments {
     /// Tokens to write.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub decode_tokens: usize,
+    /// Read in streaming mode, any number of tokens.
+    #[arg(long)]
+    pub streaming: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

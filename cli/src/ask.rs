@@ -33,6 +33,8 @@ struct AskJson<'a> {
     decode_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
+    /// The document was read in streaming mode, which is approximate.
+    streamed: bool,
     sources: &'a [Source],
     notes: &'a [String],
 }
@@ -68,6 +70,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             sampling: &sampling,
             max_tokens: arguments.max_tokens,
             thinking: arguments.thinking,
+            limits: arguments.limits.limits(),
         },
         &mut |event| match event {
             Event::Progress(progress) => bar.show(&progress),
@@ -113,6 +116,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             decode_seconds: answer.decode_seconds,
             prefill_tokens_per_second: answer.prompt.len() as f64 / answer.prefill_seconds,
             decode_tokens_per_second: answer.decode_tokens_per_second(),
+            streamed: answer.streamed,
             sources: &answer.sources,
             notes: &answer.notes,
         })?;

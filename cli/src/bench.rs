@@ -1,12 +1,15 @@
 //! `kept bench`: reading and answering speed on drawn tokens, with the bytes each token moves.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use kept_engine::kernels::{allocations, settled_allocations, threads};
+use kept_engine::kernels::{Stop, allocations, settled_allocations, threads};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::PromptShape;
-use kept_engine::{Decoder, Prefill, peak_resident_bytes, resident_bytes};
+use kept_engine::policies::{Budget, Policy, PromptShape};
+use kept_engine::{
+    CompactCache, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Stream,
+    peak_resident_bytes, resident_bytes,
+};
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
@@ -39,6 +42,105 @@ struct BenchJson {
     allocations_per_token: f64,
 }
 
+/// What is to be read.
+struct Asked<'a> {
+    engine: &'a Engine,
+    ids: &'a [u32],
+    budget: Option<Budget>,
+    room: usize,
+}
+
+/// What was read, whole or in streaming.
+struct Read {
+    cache: CompactCache,
+    hidden: Vec<f32>,
+    rows: Vec<usize>,
+    budget: usize,
+    positions: usize,
+    ledger: MemoryLedger,
+    selecting: Duration,
+    seconds: f64,
+}
+
+impl Asked<'_> {
+    fn prefill(
+        &self,
+        policy: &mut dyn Policy,
+        bar: &ReadingBar,
+        stop: &Stop,
+    ) -> anyhow::Result<Read> {
+        let (model, n) = (self.engine.model(), self.ids.len());
+        let shape = PromptShape::of(n);
+        let budget = self.engine.rows_for(policy, self.budget, &shape)?;
+        let positions = n + self.room;
+        let rope = RopeTable::new(model.config(), positions);
+        let started = Instant::now();
+        let outcome = Prefill::new(model, self.ids, policy, budget, self.room, &rope).run(
+            &mut |event| {
+                if let kept_engine::Event::Progress(progress) = event {
+                    bar.show(&progress);
+                }
+            },
+            stop,
+        )?;
+        Ok(Read {
+            seconds: started.elapsed().as_secs_f64(),
+            cache: outcome.cache,
+            hidden: outcome.hidden,
+            rows: outcome.rows,
+            budget,
+            positions,
+            ledger: outcome.ledger,
+            selecting: outcome.selecting,
+        })
+    }
+
+    fn stream(
+        &self,
+        policy: &mut dyn Policy,
+        bar: &ReadingBar,
+        stop: &Stop,
+    ) -> anyhow::Result<Read> {
+        let model = self.engine.model();
+        let shape = PromptShape::of(self.ids.len());
+        let plan = self
+            .engine
+            .stream_plan(policy, self.budget, &shape, self.room)?;
+        let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
+        let rope = RopeTable::new(model.config(), positions);
+        let started = Instant::now();
+        let mut stream = Stream::new(model, policy, plan, &rope);
+        let total = self.ids.len() * model.config().layers;
+        let mut done = 0;
+        for ids in self.ids.chunks(stream.stretch()) {
+            let mut passed = |rows: usize, _: &Stream<'_>| {
+                done += rows;
+                let (share, seconds) =
+                    (done as f64 / total as f64, started.elapsed().as_secs_f64());
+                bar.show(&Progress {
+                    phase: Phase::Reading,
+                    tokens_done: (share * self.ids.len() as f64) as usize,
+                    tokens_total: self.ids.len(),
+                    tokens_per_second: share * self.ids.len() as f64 / seconds,
+                    seconds_left: seconds * (1.0 - share) / share,
+                });
+            };
+            stream.feed(ids, &mut passed, stop)?;
+        }
+        let streamed = stream.into_streamed();
+        Ok(Read {
+            seconds: started.elapsed().as_secs_f64(),
+            rows: vec![budget; streamed.cache.cut_layers().count()],
+            cache: streamed.cache,
+            hidden: streamed.hidden,
+            budget,
+            positions,
+            ledger,
+            selecting: Duration::ZERO,
+        })
+    }
+}
+
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let method = arguments.engine.method()?;
     let budget = arguments.engine.budget()?;
@@ -53,7 +155,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let vocabulary = model.config().vocab;
     let context = model.config().context;
     ensure!(
-        n.saturating_add(decode_tokens) <= context,
+        arguments.streaming || n.saturating_add(decode_tokens) <= context,
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
     );
     // Spread over the vocabulary, away from the control tokens at its start.
@@ -64,27 +166,27 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         })
         .collect();
     let mut policy = method.build()?;
-    let budget = engine.rows_for(&mut *policy, budget, &PromptShape::of(n))?;
-    let rope = RopeTable::new(model.config(), n + decode_tokens);
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
-    let started = Instant::now();
-    let outcome = Prefill::new(model, &ids, &mut *policy, budget, decode_tokens, &rope).run(
-        &mut |event| {
-            if let kept_engine::Event::Progress(progress) = event {
-                bar.show(&progress);
-            }
-        },
-        &stop,
-    );
+    let asked = Asked {
+        engine: &engine,
+        ids: &ids,
+        budget,
+        room: decode_tokens,
+    };
+    let read = match arguments.streaming {
+        true => asked.stream(&mut *policy, &bar, &stop),
+        false => asked.prefill(&mut *policy, &bar, &stop),
+    };
     bar.clear();
-    let outcome = outcome?;
-    let prefill_seconds = started.elapsed().as_secs_f64();
-    let kv_bytes = outcome.cache.kv_bytes();
-    let mut ledger = outcome.ledger;
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    let read = read?;
+    let (budget, kv_bytes, prefill_seconds) = (read.budget, read.cache.kv_bytes(), read.seconds);
+    let mut ledger = read.ledger;
+    let rope = RopeTable::new(model.config(), read.positions);
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
     ledger.decode = decoder.scratch_bytes();
-    decoder.logits_of(&outcome.hidden);
+    ledger.rope = rope.bytes();
+    decoder.logits_of(&read.hidden);
     // The first step touches fresh memory and fills thread-local scratch.
     decoder.step(ids[0], None);
     let allocated = settled_allocations();
@@ -110,7 +212,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         prompt_tokens: n,
         decode_tokens,
         prefill_seconds,
-        select_seconds: outcome.selecting.as_secs_f64(),
+        select_seconds: read.selecting.as_secs_f64(),
         prefill_tokens_per_second: n as f64 / prefill_seconds,
         decode_tokens_per_second: decode_speed,
         weights_bytes: model.weights_bytes(),

@@ -24,7 +24,7 @@ pub struct Row {
 }
 
 pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
-    let methods = chosen_methods(arguments)?;
+    let methods = chosen_methods(arguments.methods.as_deref(), &arguments.set)?;
     let budgets = chosen_budgets(&arguments.budgets)?;
     ensure!(
         (1..=MOST_TOKENS).contains(&arguments.max_tokens),
@@ -99,9 +99,10 @@ fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()
 const MOST_TOKENS: usize = 1024;
 
 /// The methods with their parameters, each checked before anything is read.
-fn chosen_methods(arguments: &CompareArguments) -> anyhow::Result<Vec<Method>> {
-    let mut methods = plain_methods(arguments.methods.as_deref())?;
-    for (name, value) in Parameters::parse_assignments(&arguments.set)? {
+/// The methods of a list, all without one, with the parameters that are set as method:name=value.
+pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Method>> {
+    let mut methods = plain_methods(list)?;
+    for (name, value) in Parameters::parse_assignments(set)? {
         let (method, parameter) = name.split_once(':').with_context(|| {
             format!(
                 "--set {name}={value} does not say whose; write for example snapkv:{name}={value}"

@@ -5,6 +5,7 @@
 //! `eval/cases.rs`.
 
 mod cases;
+mod perplexity;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
 use cases::{Case, Cases, Heading, Place};
+pub use perplexity::perplexity;
 
 /// An answer restates its question before the value.
 const ANSWER_TOKENS: usize = 32;

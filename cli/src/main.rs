@@ -93,6 +93,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Map(arguments) => map::run(arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Eval(EvalCommand::Needle(arguments)) => eval::needle(&arguments),
+        Command::Eval(EvalCommand::Perplexity(arguments)) => eval::perplexity(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),

@@ -38,6 +38,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             // The map is made while reading; nothing needs to be answered.
             max_tokens: 0,
             thinking: false,
+            limits: arguments.limits.limits(),
         },
         &mut |event| {
             if let Event::Progress(progress) = event {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Ask, Engine, Event, Method, Sampling};
+use kept_engine::{Ask, Engine, Event, Limits, Method, Sampling};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sampling: &Sampling::default(),
         max_tokens: 64,
         thinking: false,
+        limits: Limits::default(),
     };
     let answer = engine.ask(
         &ask,

@@ -165,6 +165,27 @@ impl CompactLayer {
         }
     }
 
+    /// Copies key and value of the class of each entry of one kv head to the first rows of a store's only head, the key at the
+    /// entry's own length. Gives their number.
+    pub(crate) fn copy_entries(
+        &self,
+        head: usize,
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> usize {
+        let table = self.classes.as_ref().expect("a layer with a table");
+        let lengths = &table.lengths[head * table.capacity..];
+        let classes = table.classes_of(head);
+        for (entry, (&class, &length)) in classes.iter().zip(lengths).enumerate() {
+            let from = self.keys.row(head, class as usize).iter();
+            let to = keys.row_mut(0, entry).iter_mut();
+            to.zip(from).for_each(|(to, from)| *to = from * length);
+            let value = self.values.row(head, class as usize);
+            values.row_mut(0, entry).copy_from_slice(value);
+        }
+        classes.len()
+    }
+
     /// Positions of what the attention of one kv head ran over, in the order of its probabilities.
     pub(crate) fn attended(&self, head: usize) -> &[Pos] {
         match &self.classes {

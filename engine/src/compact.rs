@@ -183,6 +183,48 @@ impl CompactLayer {
         self.rows.len()
     }
 
+    /// The slot that the next token takes, in a layer without a window.
+    pub(crate) fn next_slot(&self, head: usize) -> usize {
+        self.hole[head].map_or(self.rows[head], |row| row.0 as usize)
+    }
+
+    /// Filled slots of one kv head that hold a token.
+    pub(crate) fn live_slots(&self, head: usize) -> impl Iterator<Item = usize> + '_ {
+        let hole = self.hole[head].map(|row| row.0 as usize);
+        (0..self.rows[head]).filter(move |&slot| Some(slot) != hole)
+    }
+
+    /// Copies what takes part in the attention of one kv head, by rank, to the first rows of a store's only head; keys as they are
+    /// stored, an entry's at its own length. Gives their number. For layers whose positions are re-assigned.
+    pub(crate) fn copy_ranked(
+        &self,
+        head: usize,
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> usize {
+        if self.classes.is_some() {
+            return self.copy_entries(head, keys, values);
+        }
+        let ranks = &self.ranks[self.keys.first_row(head)..];
+        for slot in self.live_slots(head) {
+            let rank = ranks[slot] as usize;
+            keys.row_mut(0, rank)
+                .copy_from_slice(self.keys.row(head, slot));
+            values
+                .row_mut(0, rank)
+                .copy_from_slice(self.values.row(head, slot));
+        }
+        self.live_rows(head)
+    }
+
+    /// `ranks [slots]` of one kv head, those of holes left as they were.
+    pub(crate) fn ranks_into(&self, head: usize, ranks: &mut [u32]) {
+        let own = &self.ranks[self.keys.first_row(head)..];
+        for slot in self.live_slots(head) {
+            ranks[slot] = own[slot];
+        }
+    }
+
     /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`), in the hole or at the end. Afterwards no head has a hole.
     pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
@@ -303,6 +345,8 @@ pub struct CompactCache {
     /// Position that the next token takes: tokens seen so far, whatever was evicted.
     pub(crate) next: Pos,
     pub(crate) reassigned: bool,
+    /// In layers with a window, keys are rotated as if the text had begun here: 0, but after a streamed reading.
+    pub(crate) turned_from: Pos,
     /// Slots that the largest head was expected to need at most; scratch is made for as many, so that it is as large as was
     /// announced however the heads share their rows.
     pub(crate) widest: usize,

@@ -188,8 +188,9 @@ impl<'a> Decoder<'a> {
                 false => (None, rope),
             };
             if let Some(rope) = placed {
-                rope.rotate_at(&mut b.k, position.0 as usize);
-                rope.rotate_at(&mut b.q, position.0 as usize);
+                let turned = (position.0 - self.cache.turned_from.0) as usize;
+                rope.rotate_at(&mut b.k, turned);
+                rope.rotate_at(&mut b.q, turned);
             }
             cached.append(&b.k, &b.v, position);
             if let Some(rope) = ranked {

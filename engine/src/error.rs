@@ -100,6 +100,34 @@ pub enum EngineError {
         /// The method.
         method: &'static str,
     },
+    /// More rows than a streamed reading can hold in the model's window.
+    #[error(
+        "a budget of {rows} rows per head is too large for streaming mode: what is held and a chunk of the text must fit the model's window of {context} tokens; give at most {most} rows"
+    )]
+    StreamBudget {
+        /// Rows per kv head asked for.
+        rows: usize,
+        /// The model's context, in tokens.
+        context: usize,
+        /// The most rows that leave room for a whole chunk.
+        most: usize,
+    },
+    /// A text of which no token can be foretold.
+    #[error("a text of {tokens} token(s) has nothing to foretell; give at least 2")]
+    NothingToForetell {
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// The full cache of a text that the model's window does not hold.
+    #[error(
+        "the full cache of {tokens} tokens does not fit the model's window of {context}; give a length of at most {context}, or a method that reads in streaming mode"
+    )]
+    FullBeyondWindow {
+        /// Tokens of the text.
+        tokens: usize,
+        /// The model's context, in tokens.
+        context: usize,
+    },
     /// The model's output is useless.
     #[error("the model's output is not a number; its file is damaged: download it again")]
     NotANumber,

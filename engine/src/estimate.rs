@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::prefill::CHUNK;
 use crate::sizes::Sizes;
-use crate::{Engine, EngineError, MemoryLedger, Method, decode};
+use crate::{Engine, EngineError, MemoryLedger, Method, Streaming, decode};
 
 /// What a question would cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ impl Engine {
         room: usize,
     ) -> Result<Estimate, EngineError> {
         let tokens = prompt.tokens;
+        if self.streams(Streaming::Auto, tokens) {
+            return self.streaming_estimate(prompt, method, budget, room);
+        }
         let (sizes, rows, mut notes) = self.sizes(prompt, method, budget, room)?;
         notes.splice(0..0, budget.and_then(|_| budget_note(method, rows, tokens)));
         let ledger = self.ledger_of(&sizes, room);
@@ -58,7 +61,34 @@ impl Engine {
         })
     }
 
-    /// The ledger that [`Engine::ask`] will report for such a question.
+    /// [`Engine::estimate`] of a prompt beyond the model's context.
+    fn streaming_estimate(
+        &self,
+        prompt: &PromptShape,
+        method: &Method,
+        budget: Option<Budget>,
+        room: usize,
+    ) -> Result<Estimate, EngineError> {
+        let mut policy = method.build()?;
+        let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
+        let ledger = plan.ledger(self.model());
+        let rows = plan.rows.min(prompt.tokens);
+        let kv_bytes = rows as u64 * self.bytes_per_row() + self.window_bytes(prompt.tokens);
+        Ok(Estimate {
+            prompt_tokens: prompt.tokens,
+            rows,
+            kv_bytes,
+            kv_bytes_full: self.kv_bytes_full(prompt.tokens),
+            weights: ledger.weights,
+            scratch: ledger.peak() - ledger.weights - kv_bytes,
+            note: Some(
+                self.streaming_notes(method, &plan, prompt.tokens)?
+                    .join("; "),
+            ),
+        })
+    }
+
+    /// The ledger that [`Engine::ask`] will report for such a question, read whole.
     ///
     /// # Errors
     /// As [`Engine::estimate`].

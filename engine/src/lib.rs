@@ -32,6 +32,7 @@ mod session;
 mod shape;
 mod sizes;
 mod sources;
+mod streaming;
 mod system;
 mod together;
 mod turns;
@@ -55,8 +56,11 @@ pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
-pub use session::{Answer, Ask, Engine, Finish, Method, document_notes};
+pub use session::{Answer, Ask, Engine, Finish, Limits, Method, document_notes};
 pub use sources::Source;
+pub use streaming::{
+    Perplexity, PerplexityAt, PerplexityPoint, Stream, StreamPlan, Streamed, Streaming,
+};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::Answers;
 pub use watch::{Reading, Watch};

@@ -95,6 +95,25 @@ impl Prompt {
         }
     }
 
+    /// [`Prompt::thinking`] of a document of any length: one that is too long for the model's context is read in streaming. Fails
+    /// if the question is empty, or alone too long.
+    pub fn of_any_length(
+        model: &Model,
+        document: &str,
+        question: &str,
+        thinking: bool,
+    ) -> Result<Self, EngineError> {
+        let question = question.trim();
+        if question.is_empty() {
+            return Err(EngineError::EmptyQuestion);
+        }
+        let prompt = Self::encode(model, document, question, thinking)?;
+        match prompt.too_long(model, document)? {
+            Some(refusal @ EngineError::QuestionTooLong { .. }) => Err(refusal),
+            _ => Ok(prompt),
+        }
+    }
+
     /// The tokens, however many.
     fn encode(
         model: &Model,
@@ -256,6 +275,8 @@ pub struct DocumentLength {
     pub prompt: PromptShape,
     /// The refusal, if no ordinary question can be asked about it.
     pub too_long: Option<EngineError>,
+    /// Where it is longer than the model's context: the sentence that says how it will be read.
+    pub streaming: Option<String>,
 }
 
 /// Stands for a question of ordinary length: about 16 tokens.
@@ -268,24 +289,36 @@ impl DocumentLength {
     /// What is wrong with the model's tokenizer or chat template.
     pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
         if let Some(at_least) = surely_too_long(model, document)? {
-            let have = format!("more than {at_least} tokens");
             return Ok(Self {
                 tokens: at_least,
                 at_least: true,
                 prompt_tokens: at_least,
                 prompt: PromptShape::of(at_least),
-                too_long: Some(too_long(model, document, have, 0)?),
+                too_long: None,
+                streaming: Some(streams(model, &format!("more than {at_least} tokens"))),
             });
         }
         let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false)?;
+        let refusal = prompt.too_long(model, document)?;
+        let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {
             tokens: prompt.document.len(),
             at_least: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            too_long: prompt.too_long(model, document)?,
+            too_long: refusal.filter(|_| !beyond),
+            streaming: beyond.then(|| streams(model, &format!("{} tokens", prompt.len()))),
         })
     }
+}
+
+/// How a document of so many tokens, more than the model's context, will be read.
+fn streams(model: &Model, have: &str) -> String {
+    format!(
+        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because what is let go of on the way cannot be found again; a model with a longer context reads it whole",
+        model.name(),
+        model.config().context
+    )
 }
 
 /// Tokens that `document` has at least, if these are already too many. A token has at most so many bytes, so some texts need

@@ -5,6 +5,8 @@
 
 use kept_policies::{MergedHead, Retention};
 
+use crate::compact::CompactLayer;
+
 /// What one layer kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerRetention {
@@ -69,6 +71,26 @@ impl RetentionMap {
                 heads
                     .iter()
                     .map(|head| head.centres.iter().map(|p| p.0).collect())
+                    .collect(),
+            ),
+        });
+    }
+
+    /// Adds a layer that was cut as it was read, as it stands.
+    pub(crate) fn push_kept(&mut self, kept: &CompactLayer) {
+        let heads = 0..self.kv_heads;
+        let whole = !kept.is_shared() && heads.clone().all(|h| kept.live_rows(h) == self.tokens);
+        let shared = |head: usize| {
+            let others = kept.entries(head).into_iter().filter(|(p, c)| p != c);
+            others.map(|(p, centre)| [p.0, centre.0]).collect()
+        };
+        self.windows.push(None);
+        self.merged.push(heads.clone().map(shared).collect());
+        self.layers.push(match whole {
+            true => LayerRetention::Everything,
+            false => LayerRetention::Kept(
+                heads
+                    .map(|head| kept.kept(head).iter().map(|p| p.0).collect())
                     .collect(),
             ),
         });

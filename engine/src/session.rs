@@ -16,7 +16,7 @@ use crate::watch::Told;
 use crate::writing::Writing;
 use crate::{
     Decoder, EngineError, Event, MemoryLedger, MemoryNow, Prefill, Prompt, Reading, RetentionMap,
-    Sampler, Sampling, Source, Votes, Watch, peak_resident_bytes,
+    Sampler, Sampling, Source, Streaming, Votes, Watch, peak_resident_bytes,
 };
 
 /// A method by name, with the parameters that were set.
@@ -51,6 +51,15 @@ pub struct Ask<'a> {
     pub max_tokens: usize,
     /// Whether a model that can think before it answers does so; the answer then takes longer.
     pub thinking: bool,
+    /// What reading has to keep to.
+    pub limits: Limits,
+}
+
+/// What reading has to keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Whether a document may be read in streaming, which is approximate.
+    pub streaming: Streaming,
 }
 
 /// Why an answer ended.
@@ -97,6 +106,8 @@ pub struct Answer {
     pub sources: Vec<Source>,
     /// What was kept.
     pub map: RetentionMap,
+    /// The document was read in streaming, which is approximate.
+    pub streamed: bool,
     /// What a person should know besides, one sentence each.
     pub notes: Vec<String>,
 }
@@ -236,10 +247,17 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
+        let (text, streaming) = (&ask.document.text, ask.limits.streaming);
+        let prompt = match streaming {
+            Streaming::Off => Prompt::thinking(&self.model, text, ask.question, ask.thinking)?,
+            _ => Prompt::of_any_length(&self.model, text, ask.question, ask.thinking)?,
+        };
+        let n = prompt.len();
+        if self.streams(streaming, n) {
+            return self.ask_streaming(ask, prompt, watch, stop);
+        }
         let mut policy = ask.method.build()?;
         let mut sampler = Sampler::new(ask.sampling)?;
-        let prompt = Prompt::thinking(&self.model, &ask.document.text, ask.question, ask.thinking)?;
-        let n = prompt.len();
         let budget = self.rows_for(&mut *policy, ask.budget, &prompt.shape())?;
         let mut notes = document_notes(ask.document);
         notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
@@ -336,6 +354,7 @@ impl Engine {
             select_seconds: outcome.selecting.as_secs_f64(),
             decode_seconds,
             map: outcome.map,
+            streamed: false,
             notes,
         })
     }

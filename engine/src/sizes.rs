@@ -23,6 +23,18 @@ pub(crate) enum LayerKeeps {
     Window(usize),
 }
 
+impl LayerKeeps {
+    /// `[layers of the model]`
+    pub(crate) fn of(model: &Model) -> Vec<Self> {
+        let mut cut = 0..;
+        let keeps = model.config().kinds.iter().map(|kind| match kind.window {
+            Some(window) => Self::Window(window),
+            None => Self::Cut(cut.next().unwrap_or_default()),
+        });
+        keeps.collect()
+    }
+}
+
 /// Bytes of the keys and values that the layers with a window keep of `tokens` tokens.
 pub(crate) fn window_bytes(config: &Config, tokens: usize) -> u64 {
     let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
@@ -87,12 +99,7 @@ impl Sizes {
         let (shape, tokens) = (shape_of(model), prompt.tokens);
         let prompt = &PromptShape { room, ..*prompt };
         let rows = policy.rows(&shape, prompt, budget)?;
-        let mut cut = 0..shape.layers;
-        let keeps = model.config().kinds.iter().map(|kind| match kind.window {
-            Some(window) => LayerKeeps::Window(window),
-            None => LayerKeeps::Cut(cut.next().unwrap_or_default()),
-        });
-        let keeps: Vec<LayerKeeps> = keeps.collect();
+        let keeps = LayerKeeps::of(model);
         let rings = model.config().windows();
         let widest_ring = rings.map(|w| w.min(tokens + room)).max();
         let table = |layer: usize| {

@@ -50,7 +50,9 @@ pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
     unrotate,
 };
-pub use measure::{LastRows, add_column_sums, log_sum_exp, mark_below_average, words};
+pub use measure::{
+    LastRows, add_column_sums, log_sum_exp, mark_below_average, row_probabilities, words,
+};
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use rows::{RowStore, gather_rows};

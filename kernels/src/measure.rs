@@ -1,6 +1,7 @@
-//! What selection methods ask of rows one by one: their log-sum-exp, column sums from one that is known, marks for low scores.
+//! What selection methods ask of rows one by one: their log-sum-exp, column sums from one that is known, marks for low scores, and
+//! each row's probabilities.
 //!
-//! All three are passes of `window.rs` over tiles of 64 rows; nothing of size `rows x tokens` is ever held. Not here: the mean
+//! All are passes of `window.rs` over tiles of 64 rows; but for the last, nothing of size `rows x tokens` is ever held. Not here: the mean
 //! over a window ([`crate::window_scores`]), and what a method makes of the numbers.
 
 use crate::threads::SharedMut;
@@ -97,6 +98,34 @@ pub fn add_column_sums(
         row_weight: 1.0,
         stride: columns,
         out: SharedMut::new(sums),
+    };
+    visit_columns(&task.window(), &pass, stop)
+}
+
+/// Writes the causal softmax probability of each key for each row to `out [rows, q_heads, stride]`: of row i the first `tokens -
+/// rows + i + 1` columns; what stands behind them stays. `log_sum_exp [q_heads, rows]` is that of the rows.
+///
+/// For methods that decide token by token; a caller brings few rows at a time, because `rows x tokens` numbers are held.
+pub fn row_probabilities(
+    task: &LastRows<'_>,
+    log_sum_exp: &[f32],
+    stride: usize,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    task.check(log_sum_exp);
+    let (rows, q_heads) = (task.rows(), task.shape.q_heads);
+    assert!(
+        out.len() == rows * q_heads * stride && task.tokens <= stride,
+        "out must be [rows {rows}, q_heads {q_heads}, stride], at least {} numbers, not {}",
+        rows * q_heads * task.tokens,
+        out.len()
+    );
+    stop.check()?;
+    let pass = Pass::Each {
+        log_sum_exp,
+        stride,
+        out: SharedMut::new(out),
     };
     visit_columns(&task.window(), &pass, stop)
 }

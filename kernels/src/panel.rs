@@ -294,6 +294,29 @@ pub(crate) unsafe fn raise_to_probabilities<V: Lanes>(
     }
 }
 
+/// `logits[key][lane] = exp(logits[key][lane] - log_sum_exp[lane])`, hidden keys and all.
+///
+/// # Safety
+/// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn to_probabilities<V: Lanes>(
+    keys: usize,
+    across: usize,
+    logits: *mut f32,
+    log_sum_exp: *const f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for v in 0..across {
+            let level = V::load(log_sum_exp.add(v * V::N));
+            for key in 0..keys {
+                let at = logits.add((key * across + v) * V::N);
+                V::load(at).sub(level).exp().store(at);
+            }
+        }
+    }
+}
+
 /// `sums[key][lane] (+)= exp(logits[key][lane] - log_sum_exp[lane])` for one head of a group, added to those before it if `more`;
 /// infinity where the key is hidden, as in [`softmax_tile`].
 ///

@@ -170,6 +170,17 @@ pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
     }
 }
 
+/// Specification of [`crate::row_probabilities`], which need not be told the log-sum-exp.
+pub fn row_probabilities(task: &LastRows<'_>, stride: usize, out: &mut [f32]) {
+    let q_heads = task.shape.q_heads;
+    for (i, out) in out.chunks_exact_mut(stride).enumerate() {
+        let (weights, sum, _) = row_weights(task, i % q_heads, i / q_heads);
+        for (out, weight) in out.iter_mut().zip(weights) {
+            *out = (weight / sum) as f32;
+        }
+    }
+}
+
 /// What [`crate::mark_below_average`] decides by: `[kv_heads, tokens, rows]`, the group's mean probability times the number of keys
 /// that the row sees. A mark stands where that is below 1; NaN where the row cannot see the key.
 pub fn shares_of_average(task: &LastRows<'_>) -> Vec<f64> {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
     Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, join_heads, pack_lane, product,
-    raise_to_probabilities, softmax_tile, split, with_scratch,
+    raise_to_probabilities, softmax_tile, split, to_probabilities, with_scratch,
 };
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
@@ -313,6 +313,12 @@ pub(crate) enum Pass<'a> {
         columns: Range<usize>,
         out: SharedMut<'a, f32>,
     },
+    /// Writes every row's probability of every key it sees to `out [w, q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`.
+    Each {
+        log_sum_exp: &'a [f32],
+        stride: usize,
+        out: SharedMut<'a, f32>,
+    },
     /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
     /// probabilities is below `group / keys the row sees`.
     Mark {
@@ -349,7 +355,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
     let panel = V::ACROSS * V::N;
     let all = lanes * group;
     // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, -, -) when
-    // raising, (log-sum-exp, average, -) when marking, the average in the lanes of the first head only.
+    // raising or writing each, (log-sum-exp, average, -) when marking, the average in the lanes of the first head only.
     let sizes = [
         head_dim * all,
         TILE * lanes.min(panel),
@@ -363,7 +369,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
     queries.fill(0.0); // lanes beyond the rows stay harmless
     level.fill(match pass {
         Pass::Measure { .. } => UNSEEN,
-        Pass::Add { .. } | Pass::Mark { .. } => 0.0,
+        Pass::Add { .. } | Pass::Mark { .. } | Pass::Each { .. } => 0.0,
         Pass::Raise { .. } => f32::INFINITY,
     });
     share.fill(0.0);
@@ -392,7 +398,9 @@ unsafe fn visit_span_lanes<V: Lanes>(
                 level[lane] = log_sum_exp[h * window + row];
                 share[lane] = task.row_weights.map_or(*row_weight, |weights| weights[row]);
             }
-            Pass::Raise { log_sum_exp, .. } => level[lane] = log_sum_exp[h * window + row],
+            Pass::Raise { log_sum_exp, .. } | Pass::Each { log_sum_exp, .. } => {
+                level[lane] = log_sum_exp[h * window + row]
+            }
             Pass::Mark { log_sum_exp, .. } => {
                 level[lane] = log_sum_exp[h * window + row];
                 // Beyond the rows it stays 0, and no probability is below that.
@@ -459,6 +467,24 @@ unsafe fn visit_span_lanes<V: Lanes>(
                         let out = out.part(at..at + count);
                         let level = level[start..].as_ptr();
                         raise_to_probabilities::<V>(across, logits.as_ptr(), visible, level, out);
+                    }
+                    Pass::Each { out, stride, .. } => {
+                        let head = rows.kv_head * group + g;
+                        let first = start % lanes;
+                        to_probabilities::<V>(
+                            count,
+                            across,
+                            logits.as_mut_ptr(),
+                            level[start..].as_ptr(),
+                        );
+                        for lane in 0..width.min(rows.rows.saturating_sub(first)) {
+                            let row = rows.first + first + lane;
+                            let seen = count.min((task.last_key(row) + 1).saturating_sub(tile));
+                            let at = (row * q_heads + head) * stride + tile;
+                            let out = out.part(at..at + seen);
+                            let column = logits[lane..].iter().step_by(width);
+                            out.iter_mut().zip(column).for_each(|(o, p)| *o = *p);
+                        }
                     }
                     Pass::Mark { .. } => {
                         // The panel `[TILE][width]` of all heads together starts at element `TILE * first lane`.

@@ -4,7 +4,8 @@ mod support;
 
 use kept_kernels::{
     HeadShape, LastRows, PrefillAttention, RowStore, Scale, SimdLevel, Stop, Stopped,
-    add_column_sums, log_sum_exp, mark_below_average, prefill_attention, reference, words,
+    add_column_sums, log_sum_exp, mark_below_average, prefill_attention, reference,
+    row_probabilities, words,
 };
 use support::{GROUPS, Random, assert_close, shape};
 
@@ -73,6 +74,21 @@ fn column_sums_equal_the_reference() {
         reference::add_column_sums(task, &mut expected);
         // A sum of many probabilities of about 1e-7 relative error each.
         assert_close(&found, &expected, 3e-5, what);
+    });
+}
+
+/// What a row cannot see, and what stands behind its columns, stays as it is.
+#[test]
+fn probabilities_of_each_row_equal_the_reference() {
+    each_size(|task, what| {
+        let mut known = vec![f32::NAN; task.shape.q_heads * task.rows()];
+        log_sum_exp(task, &mut known, &Stop::new()).unwrap();
+        let stride = task.tokens + 3;
+        let mut found = vec![0.25; task.rows() * task.shape.q_heads * stride];
+        let mut expected = found.clone();
+        row_probabilities(task, &known, stride, &mut found, &Stop::new()).unwrap();
+        reference::row_probabilities(task, stride, &mut expected);
+        assert_close(&found, &expected, 1e-5, what);
     });
 }
 

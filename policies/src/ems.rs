@@ -180,6 +180,20 @@ impl Policy for Ems {
         uniform_rows(INFO.name, model, &shortest, budget, window, self.sinks)
     }
 
+    fn stream(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.rows(model, prompt, budget)?;
+        let room = (self.entries, self.rows);
+        let head = || Head::new(&MergedHead::default(), &[], &[], room);
+        let heads = || (0..model.kv_heads).map(|_| head()).collect();
+        self.heads = (0..model.layers).map(|_| heads()).collect();
+        Ok(())
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let (n, group) = (observation.tokens, observation.group);
         let asked = "EMS asked for it";

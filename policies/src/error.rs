@@ -93,6 +93,16 @@ pub enum PolicyError {
         /// What to set instead.
         instead: &'static str,
     },
+    /// A text longer than the model's context, for a method that must see all of it before it cuts.
+    #[error(
+        "{method} looks at the whole prompt before it cuts, so it cannot read in streaming mode; the methods that can are {able}"
+    )]
+    NoStreaming {
+        /// The method.
+        method: &'static str,
+        /// The methods that can, comma separated.
+        able: String,
+    },
     /// A cap on the answer's cache below what is kept of the prompt.
     #[error(
         "{method}: decode_cap={cap} is less than the {rows} rows per head that are kept of the prompt; set decode_cap to {rows} or more, or lower --budget"

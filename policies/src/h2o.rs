@@ -112,6 +112,20 @@ impl Policy for H2o {
         Ok(vec![budget; model.layers])
     }
 
+    fn stream(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.rows(model, prompt, budget)?;
+        let nothing = vec![Vec::new(); model.kv_heads];
+        for layer in 0..model.layers {
+            self.scores.set(layer, &nothing, |_, _| 0.0);
+        }
+        Ok(())
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
         let heads = self.sums(observation);

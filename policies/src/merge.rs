@@ -33,7 +33,7 @@ pub struct Entry {
 }
 
 /// What one kv head keeps of the prompt.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct MergedHead {
     /// Position of each class's centre, ascending.
     pub centres: Vec<Pos>,

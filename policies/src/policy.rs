@@ -306,6 +306,29 @@ pub trait Policy: Send {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError>;
 
+    /// In place of `rows` and every `select`, for a text that is read in streaming: every layer begins with nothing, and what it may
+    /// hold between two tokens is [`Policy::decode_rows`], at most `budget`; evictions come from [`Policy::step`] or
+    /// [`Policy::step_classes`] alone, one token after the other. `prompt.tokens` is an upper bound of the text's length.
+    ///
+    /// # Errors
+    /// [`PolicyError::NoStreaming`] for methods that need the whole prompt before they can cut it; as `rows` otherwise.
+    fn stream(
+        &mut self,
+        _model: &ModelShape,
+        _prompt: &PromptShape,
+        _budget: usize,
+    ) -> Result<(), PolicyError> {
+        Err(PolicyError::NoStreaming {
+            method: self.name(),
+            able: crate::registry::STREAMING.join(", "),
+        })
+    }
+
+    /// Whether [`Policy::step`] looks at probabilities; a method that goes by positions alone spares measuring them.
+    fn looks(&self) -> bool {
+        true
+    }
+
     /// The most rows that one kv head of `layer` may get, where `rows` of them are kept per head on average. Called after
     /// `rows`.
     fn most_rows(&self, _layer: usize, rows: usize) -> usize {

@@ -50,6 +50,15 @@ const METHODS: [MethodInfo; 17] = [
     cam::INFO,
 ];
 
+/// The methods that can read a text in streaming: those that evict token by token.
+pub const STREAMING: [&str; 5] = [
+    streaming_llm::INFO.name,
+    treekv::INFO.name,
+    h2o::INFO.name,
+    tova::INFO.name,
+    ems::INFO.name,
+];
+
 /// All methods, in the order of the table.
 pub fn methods() -> &'static [MethodInfo] {
     &METHODS

@@ -97,6 +97,19 @@ impl Policy for StreamingLlm {
         Ok(vec![budget; model.layers])
     }
 
+    fn stream(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.rows(model, prompt, budget).map(|_| ())
+    }
+
+    fn looks(&self) -> bool {
+        false
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
         if n <= rows {

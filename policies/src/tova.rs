@@ -96,6 +96,17 @@ impl Policy for Tova {
         Ok(vec![budget; model.layers])
     }
 
+    fn stream(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.rows(model, prompt, budget)?;
+        self.scores.reserve_exact(self.slots);
+        Ok(())
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
         self.scores.reserve_exact(self.slots);

@@ -125,6 +125,18 @@ struct Line {
     idx: usize,
 }
 
+impl Line {
+    /// Nothing yet, with room for `slots` rows.
+    fn with_room(slots: usize) -> Self {
+        Self {
+            slots: Vec::with_capacity(slots),
+            sums: Vec::with_capacity(slots),
+            counts: Vec::with_capacity(slots),
+            idx: 0,
+        }
+    }
+}
+
 /// The tournament.
 #[derive(Debug, Clone, Default)]
 pub struct TreeKv {
@@ -176,6 +188,34 @@ impl TreeKv {
         }
     }
 
+    /// The sizes of the tree for a budget, and nothing in it yet.
+    fn plant(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.budget = budget;
+        self.chosen_block = self.block.unwrap_or((budget / 4).clamp(1, 16));
+        let recent = self
+            .recent
+            .unwrap_or((budget / 2).saturating_sub(self.sinks));
+        let needed = recent.saturating_add(self.sinks).saturating_add(1);
+        if budget < needed {
+            let why = format!(
+                "{recent} recent tokens, {} sinks and a tree of 1",
+                self.sinks
+            );
+            return Err(too_small(budget, needed, why, prompt.tokens));
+        }
+        self.tree = budget - self.sinks - recent;
+        self.lines = vec![Vec::new(); model.layers];
+        self.seen = Vec::new();
+        self.slots = prompt.slots(budget);
+        self.kv_heads = model.kv_heads;
+        Ok(())
+    }
+
     /// The blocks that are left of `scores` when all have run through a tree of `capacity`.
     fn tournament(&self, scores: &[f64], capacity: usize) -> Vec<usize> {
         let mut tree: Vec<usize> = Vec::with_capacity(capacity + 1);
@@ -188,6 +228,16 @@ impl TreeKv {
             }
         }
         tree
+    }
+}
+
+fn too_small(rows: usize, needed: usize, why: String, tokens: usize) -> PolicyError {
+    PolicyError::BudgetTooSmall {
+        method: INFO.name,
+        rows,
+        needed,
+        why,
+        tokens,
     }
 }
 
@@ -218,31 +268,7 @@ impl Policy for TreeKv {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         let n = prompt.tokens;
-        self.budget = budget;
-        self.chosen_block = self.block.unwrap_or((budget / 4).clamp(1, 16));
-        let recent = self
-            .recent
-            .unwrap_or((budget / 2).saturating_sub(self.sinks));
-        let too_small = |needed: usize, why: String| PolicyError::BudgetTooSmall {
-            method: INFO.name,
-            rows: budget,
-            needed,
-            why,
-            tokens: n,
-        };
-        let needed = recent.saturating_add(self.sinks).saturating_add(1);
-        if budget < needed {
-            let why = format!(
-                "{recent} recent tokens, {} sinks and a tree of 1",
-                self.sinks
-            );
-            return Err(too_small(needed, why));
-        }
-        self.tree = budget - self.sinks - recent;
-        self.lines = vec![Vec::new(); model.layers];
-        self.seen = Vec::new();
-        self.slots = prompt.slots(budget);
-        self.kv_heads = model.kv_heads;
+        self.plant(model, prompt, budget)?;
         if n <= budget {
             return Ok(vec![budget; model.layers]);
         }
@@ -250,9 +276,23 @@ impl Policy for TreeKv {
             let b = self.chosen_block;
             let lead = self.sinks + n.saturating_sub(b + self.sinks) % b;
             let why = format!("two blocks of {b} and {lead} first tokens");
-            too_small(lead.saturating_add(2 * b), why)
+            too_small(budget, lead.saturating_add(2 * b), why, n)
         })?;
         Ok(vec![lead + (kept + 1) * self.chosen_block; model.layers])
+    }
+
+    fn stream(
+        &mut self,
+        model: &ModelShape,
+        prompt: &PromptShape,
+        budget: usize,
+    ) -> Result<(), PolicyError> {
+        self.plant(model, prompt, budget)?;
+        self.seen.reserve_exact(self.slots);
+        let line = || Line::with_room(self.slots);
+        let heads = || (0..model.kv_heads).map(|_| line()).collect();
+        self.lines = (0..model.layers).map(|_| heads()).collect();
+        Ok(())
     }
 
     fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
@@ -280,12 +320,7 @@ impl Policy for TreeKv {
                         .collect()
                 }
             };
-            let mut line = Line {
-                slots: Vec::with_capacity(self.slots),
-                sums: Vec::with_capacity(self.slots),
-                counts: Vec::with_capacity(self.slots),
-                idx: 0,
-            };
+            let mut line = Line::with_room(self.slots);
             line.slots.extend(0..kept.len() as u32);
             let sums = kept.iter().map(|&t| scores[t as usize] * observed as f32);
             line.sums.extend(sums);

@@ -29,6 +29,8 @@ pub struct Slow<'m> {
     model: &'m Model,
     rope: &'m RopeTable,
     layers: Vec<Layer>,
+    /// `[layer][q_head]`: probabilities of the last step, of what was visible and of the token itself.
+    seen: Vec<Vec<Vec<f64>>>,
 }
 
 impl<'m> Slow<'m> {
@@ -38,12 +40,18 @@ impl<'m> Slow<'m> {
             model,
             rope,
             layers: vec![Layer::default(); model.config().layers],
+            seen: vec![vec![Vec::new(); model.config().q_heads]; model.config().layers],
         }
     }
 
     /// Tokens seen so far.
     pub fn tokens(&self) -> usize {
         self.layers[0].keys.len()
+    }
+
+    /// Probabilities that a query head gave in the last step, in the order of what was visible to it, the token itself last.
+    pub fn seen(&self, layer: usize, q_head: usize) -> &[f64] {
+        &self.seen[layer][q_head]
     }
 
     /// Runs a token that sees everything before it, as in a prompt. Gives its logits.
@@ -133,6 +141,7 @@ impl<'m> Slow<'m> {
                         let sum: f64 = values.zip(&weights).map(|(v, w)| w * f64::from(v)).sum();
                         *out = (sum / total) as f32;
                     }
+                    self.seen[index][head] = weights.iter().map(|w| w / total).collect();
                 }
             }
             self.model

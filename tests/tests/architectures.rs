@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, PromptShape, build};
-use kept_engine::{Ask, CompactLayer, Engine, MemoryNow, Method, Progress, Sampling, Watch};
+use kept_engine::{
+    Ask, CompactLayer, Engine, Limits, MemoryNow, Method, Progress, Sampling, Watch,
+};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, ARCHITECTURES, Tensors, Unpacked, ids};
@@ -205,6 +207,7 @@ fn whoever_watches_hears_of_the_layers_that_are_cut() {
         sampling: &Sampling::default(),
         max_tokens: 20,
         thinking: false,
+        limits: Limits::default(),
     };
     let mut heard = Heard::default();
     let answer = engine

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Ask, Engine, EngineError, Event, Finish, Method, Sampling};
+use kept_engine::{Ask, Engine, EngineError, Event, Finish, Limits, Method, Sampling};
 use kept_tests::golden::repository;
 use kept_tests::terminal::program;
 
@@ -32,6 +32,7 @@ fn ask<'a>(document: &'a Document, method: &'a Method, sampling: &'a Sampling) -
         sampling,
         max_tokens: 32,
         thinking: false,
+        limits: Limits::default(),
     }
 }
 

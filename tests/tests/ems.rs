@@ -6,7 +6,7 @@ use kept_engine::kernels::{
     ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
 };
 use kept_engine::policies::{ClassTable, Policy, Pos, Positions, Retention, build};
-use kept_engine::{Ask, CompactLayer, Engine, Method, Sampling};
+use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, Sampling};
 use kept_tests::cases::Case;
 use kept_tests::compare::assert_same;
 use kept_tests::engine::{Told, open, read_and_step};
@@ -431,6 +431,7 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
         sampling: &Sampling::default(),
         max_tokens: 12,
         thinking: false,
+        limits: Limits::default(),
     };
     let answer = engine
         .ask(&question, &mut |_| (), &Stop::new())

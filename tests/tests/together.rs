@@ -5,7 +5,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Parameters, Policy, build, methods};
 use kept_engine::{
-    Ask, Cut, Decoder, Engine, Method, Prefill, PrefillOutcome, Sampling, SharedPrefill,
+    Ask, Cut, Decoder, Engine, Limits, Method, Prefill, PrefillOutcome, Sampling, SharedPrefill,
 };
 use kept_tests::golden;
 
@@ -156,6 +156,7 @@ fn answers_together_are_answers_one_by_one() {
             sampling: &Sampling::default(),
             max_tokens: 24,
             thinking: false,
+            limits: Limits::default(),
         };
         match (engine.ask(&ask, &mut |_| (), &Stop::new()), found) {
             (Ok(alone), Ok(found)) => {

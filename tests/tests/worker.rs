@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::protocol::{Failure, Kind, Reply, Request};
-use kept_engine::{Ask, Engine, Finish, MapGrid, Phase, Sampling};
+use kept_engine::{Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
 
@@ -107,6 +107,7 @@ fn a_question_is_answered_as_in_process() {
                 sampling: &Sampling::default(),
                 max_tokens: 48,
                 thinking: false,
+                limits: Limits::default(),
             },
             &mut |_| {},
             &Stop::new(),

@@ -11,7 +11,9 @@ use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
-use crate::{Ask, Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap, Sampling};
+use crate::{
+    Ask, Decoder, Engine, EngineError, Event, Limits, Method, Prefill, RetentionMap, Sampling,
+};
 
 /// How far the cut cache is from the full one, along the full cache's answer. Means are over the distributions after each token
 /// of that answer; `None` where it has no token.
@@ -171,6 +173,7 @@ impl Engine {
             sampling: &Sampling::default(),
             max_tokens: reference.max_tokens,
             thinking: false,
+            limits: Limits::default(),
         };
         Ok(self.ask(&ask, on_event, stop)?.text)
     }

@@ -340,6 +340,7 @@ fn read_and_cut(
             let cache = CompactCache {
                 layers,
                 next: Pos(n as u32),
+                turned_from: Pos(0),
                 reassigned: sizes.positions == Positions::Reassigned,
                 widest: sizes.max_capacity,
             };

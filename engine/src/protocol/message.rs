@@ -139,7 +139,8 @@ pub enum Reply {
         context: usize,
         /// Whether a question can be asked.
         fits: bool,
-        /// If not, the sentence that says so.
+        /// If not, the sentence that says so; else, where the document is longer than the model's context, the one that says how it
+        /// will be read.
         message: Option<String>,
     },
     /// What a question would cost.

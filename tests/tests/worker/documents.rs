@@ -70,7 +70,7 @@ fn a_file_without_permission_is_refused_where_permissions_hold() {
 }
 
 #[test]
-fn a_document_that_is_too_long_is_measured_not_read() {
+fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -78,15 +78,15 @@ fn a_document_that_is_too_long_is_measured_not_read() {
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: long });
     worker.say(&open_model("mini"));
-    // Both wait for the model and the count.
+    // All wait for the model and the count.
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.say(&Request::Estimate {
         ticket: 2,
-        method: method("snapkv"),
+        method: method("treekv"),
         budget: None,
     });
-    let mut sentences = Vec::new();
-    while sentences.len() < 3 {
+    let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
+    while !(announced && refused && estimated && answered) {
         match worker.next().0 {
             Reply::Tokens {
                 tokens,
@@ -95,18 +95,39 @@ fn a_document_that_is_too_long_is_measured_not_read() {
                 fits,
                 message,
             } => {
-                assert!(!fits && tokens > context, "{tokens} {context}");
+                assert!(fits && tokens > context, "{tokens} {context}");
                 // Four samples are counted to their end.
                 assert!(!at_least, "{tokens}");
-                sentences.extend(message);
+                let said = message.expect("how it will be read");
+                assert!(
+                    said.contains("streaming mode, which is approximate"),
+                    "{said}"
+                );
+                announced = true;
             }
-            Reply::Failed { message, .. } => sentences.push(message),
-            Reply::Model { .. } | Reply::Document { .. } => {}
-            other => panic!("{other:?}"),
+            // A method that must see the whole prompt.
+            Reply::Failed {
+                ticket, message, ..
+            } => {
+                assert_eq!(ticket, Some(1), "{message}");
+                assert!(message.contains("treekv"), "{message}");
+                refused = true;
+                worker.say(&ask(3, QUESTION, "treekv"));
+            }
+            Reply::Estimate { estimate, .. } => {
+                let note = estimate.note.expect("how it will be read");
+                assert!(note.contains("approximate"), "{note}");
+                assert!(estimate.kv_bytes < estimate.kv_bytes_full / 2);
+                estimated = true;
+            }
+            Reply::Answered { ticket, answer } => {
+                assert_eq!(ticket, 3);
+                let told = |note: &String| note.contains("approximate");
+                assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+                answered = true;
+            }
+            _ => {}
         }
-    }
-    for sentence in sentences {
-        assert!(sentence.contains("too long"), "{sentence}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use kept_engine::kernels::Stop;
 use kept_engine::protocol::{AnswerFacts, Failure, MethodChoice, Reply, SourceInfo};
 use kept_engine::{
-    Answer, Ask, CompactLayer, EngineError, MapGrid, MemoryNow, Progress, Prompt, Reading,
+    Answer, Ask, CompactLayer, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt, Reading,
     Sampling, Source, Watch, ends16,
 };
 
@@ -132,6 +132,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         sampling: &sampling,
         max_tokens: *max_tokens,
         thinking: false,
+        limits: Limits::default(),
     };
     let engine = &job.model.engine;
     let mut watching = Watching::new(ticket, job, output);

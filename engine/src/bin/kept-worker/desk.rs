@@ -221,19 +221,20 @@ impl Desk {
 
     fn tell_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
-        let (tokens, at_least, message) = match counted {
-            Ok(length) => (
-                length.tokens,
-                length.at_least,
-                length.too_long.as_ref().map(ToString::to_string),
-            ),
-            Err(why) => (0, false, Some(why.clone())),
+        let (tokens, at_least, fits, message) = match counted {
+            Ok(length) => {
+                let refusal = length.too_long.as_ref().map(ToString::to_string);
+                let fits = refusal.is_none();
+                let message = refusal.or_else(|| length.streaming.clone());
+                (length.tokens, length.at_least, fits, message)
+            }
+            Err(why) => (0, false, false, Some(why.clone())),
         };
         self.output.say(&Reply::Tokens {
             tokens,
             at_least,
             context: model.facts.context,
-            fits: message.is_none(),
+            fits,
             message,
         });
     }

@@ -1,0 +1,186 @@
+//! A question about a document that is longer than the model's window.
+
+use std::time::Instant;
+
+use kept_kernels::Stop;
+use kept_models::RopeTable;
+use kept_policies::{Budget, Policy, PromptShape};
+
+use super::{Stream, StreamPlan, Streaming};
+use crate::session::document_notes;
+use crate::sources::sources;
+use crate::watch::ProgressMeter;
+use crate::writing::Writing;
+use crate::{
+    Answer, Ask, Decoder, Engine, EngineError, Finish, MemoryNow, Method, Phase, Prompt, Reading,
+    Sampler, Votes, Watch, peak_resident_bytes,
+};
+
+impl Engine {
+    /// Whether a prompt of `tokens` tokens is read in streaming.
+    pub fn streams(&self, streaming: Streaming, tokens: usize) -> bool {
+        match streaming {
+            Streaming::On => true,
+            Streaming::Off => false,
+            Streaming::Auto => {
+                tokens + crate::prompt::SMALLEST_ANSWER > self.model().config().context
+            }
+        }
+    }
+
+    /// The plan for reading `prompt` in streaming under `policy`, with `room` for an answer.
+    ///
+    /// # Errors
+    /// As [`StreamPlan::new`], and budgets that come to nothing.
+    pub fn stream_plan(
+        &self,
+        policy: &mut dyn Policy,
+        budget: Option<Budget>,
+        prompt: &PromptShape,
+        room: usize,
+    ) -> Result<StreamPlan, EngineError> {
+        let rows = budget.map(|budget| self.budget_rows(Some(budget), prompt.tokens));
+        StreamPlan::new(self.model(), policy, prompt, rows.transpose()?, room, None)
+    }
+
+    /// [`Engine::ask_watched`] for a prompt that is read in streaming.
+    pub(crate) fn ask_streaming(
+        &self,
+        ask: &Ask<'_>,
+        prompt: Prompt,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let (model, n) = (self.model(), prompt.len());
+        let mut policy = ask.method.build()?;
+        let mut sampler = Sampler::new(ask.sampling)?;
+        // No position grows with the text, so an answer has whatever room was asked for.
+        let room = ask.max_tokens;
+        let plan = self.stream_plan(&mut *policy, ask.budget, &prompt.shape(), room)?;
+        let rope = RopeTable::new(model.config(), plan.positions);
+        let mut notes = document_notes(ask.document);
+        notes.extend(self.streaming_notes(ask.method, &plan, n)?);
+        let template = model.chat_template()?;
+        notes.extend(template.note().map(str::to_owned));
+        let mut ledger = plan.ledger(model);
+        let rows = plan.rows;
+
+        watch.prompt(&prompt);
+        let started = Instant::now();
+        let layers = model.config().layers;
+        let mut meter = ProgressMeter::new(Phase::Reading, n, n * layers);
+        let kv_bytes_full = self.kv_bytes_full(n);
+        let scratch = ledger.reading();
+        let mut stream = Stream::new(model, &mut *policy, plan, &rope);
+        let mut steps = 0;
+        {
+            let _span =
+                tracing::info_span!("streaming", tokens = n, method = ask.method.name, rows)
+                    .entered();
+            for ids in prompt.ids.chunks(stream.stretch()) {
+                let mut passed = |rows: usize, stream: &Stream<'_>| {
+                    steps += rows;
+                    if let Some(progress) = meter.after(steps) {
+                        let (kept, tables) = stream.live_bytes();
+                        let now = MemoryNow {
+                            weights: ledger.weights,
+                            kept,
+                            kept_full: kv_bytes_full,
+                            tables,
+                            scratch: scratch + ledger.kept_rows.saturating_sub(kept),
+                            ..MemoryNow::default()
+                        };
+                        watch.progress(&progress, &now);
+                    }
+                };
+                stream.feed(ids, &mut passed, stop)?;
+            }
+        }
+        let streamed = stream.into_streamed();
+        for (layer, kept) in streamed.cache.cut_layers().enumerate() {
+            watch.layer(layer, kept);
+        }
+        let prefill_seconds = started.elapsed().as_secs_f64();
+        let kv_bytes = streamed.cache.kv_bytes();
+        watch.read(&Reading {
+            prompt_tokens: n,
+            kv_bytes,
+            kv_bytes_full,
+            seconds: prefill_seconds,
+        });
+
+        let mut votes = Votes::new(prompt.document.clone());
+        let method_bytes = policy.bytes();
+        let own_layers = streamed.cache.cut_layers().count();
+        let mut decoder = Decoder::new(
+            model,
+            &rope,
+            &mut *policy,
+            vec![rows; own_layers],
+            streamed.cache,
+        );
+        ledger.decode = decoder.scratch_bytes();
+        let decoding = Instant::now();
+        let written = Writing {
+            model,
+            decoder: &mut decoder,
+            sampler: &mut sampler,
+            votes: &mut votes,
+            room,
+            max_tokens: ask.max_tokens,
+            stop,
+            prompt_tokens: n,
+            beside: MemoryNow {
+                weights: ledger.weights,
+                tables: method_bytes,
+                scratch: ledger.rope + ledger.decode,
+                ..MemoryNow::default()
+            },
+        }
+        .run(&streamed.hidden, watch)?;
+        let decode_seconds = decoding.elapsed().as_secs_f64();
+        if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
+            notes.push("the model ended without an answer; ask in other words".to_owned());
+        }
+        Ok(Answer {
+            sources: sources(ask.document, &prompt, &votes),
+            text: written.text,
+            finish: written.finish,
+            prompt,
+            answer_tokens: written.tokens,
+            rows_per_layer: streamed.map.rows_per_layer(),
+            kv_bytes,
+            kv_bytes_full,
+            ledger,
+            peak_bytes: peak_resident_bytes(),
+            prefill_seconds,
+            select_seconds: 0.0,
+            decode_seconds,
+            map: streamed.map,
+            streamed: true,
+            notes,
+        })
+    }
+
+    /// What a person should know of such a reading, one sentence each.
+    pub(crate) fn streaming_notes(
+        &self,
+        method: &Method,
+        plan: &StreamPlan,
+        tokens: usize,
+    ) -> Result<Vec<String>, EngineError> {
+        let info = kept_policies::find(&method.name)?;
+        let mut notes = vec![format!(
+            "read in streaming mode, which is approximate: of {tokens} tokens every layer holds at most {} rows per head at a time ({}), and what it let go of on the way cannot be found again",
+            plan.rows, info.keeps
+        )];
+        if info.positions != "re-assigned" {
+            notes.push(format!(
+                "in streaming mode {} keeps keys at their rank in the cache instead of their place in the text, so that no position passes the model's window of {}",
+                info.title,
+                self.model().config().context
+            ));
+        }
+        Ok(notes)
+    }
+}

@@ -1,0 +1,392 @@
+//! One chunk in one layer: what is kept and the chunk attend together, then the method's own loop runs over the chunk's tokens.
+
+use std::ops::Range;
+
+use kept_kernels::{
+    HeadShape, LastRows, PrefillAttention, RowStore, Stop, prefill_attention, row_probabilities,
+};
+use kept_models::{LayerPass, Model, RopeTable};
+use kept_policies::{Policy, Pos, Row, StepObservation};
+
+use super::plan::{StreamPlan, TILE};
+use super::ring::Ring;
+use crate::EngineError;
+use crate::compact::CompactLayer;
+use crate::shape::attention_scale;
+
+/// A chunk on its way through a layer.
+pub(super) struct Chunk<'a> {
+    pub(super) model: &'a Model,
+    /// The layer's rotation; `None` where it is not rotated.
+    pub(super) rope: Option<&'a RopeTable>,
+    pub(super) layer: usize,
+    /// Place of its first token in the text.
+    pub(super) first: Pos,
+    /// Rows whose output is needed.
+    pub(super) needed: Range<usize>,
+    pub(super) stop: &'a Stop,
+}
+
+/// What one kv head attends over.
+struct Head {
+    /// One head: kept rows by rank, then the chunk's, all rotated.
+    keys: RowStore,
+    /// As `keys`.
+    values: RowStore,
+    /// `[chunk, group, head_dim]`, rotated.
+    queries: Vec<f32>,
+    /// `[group, chunk]`
+    log_sum_exp: Vec<f32>,
+    /// `[TILE, group, columns]`: what each token of a tile sees.
+    seen: Vec<f32>,
+    /// Rows before the chunk.
+    live: usize,
+    /// `[slots]`: where each slot stands in `keys`; where the method merges, `places` says it.
+    columns: Vec<u32>,
+    /// `[entries]`: positions of the rows before the chunk, by rank.
+    places: Vec<Pos>,
+}
+
+/// All buffers of one chunk in one layer, made once.
+pub(super) struct Desk {
+    shape: HeadShape,
+    looks: bool,
+    /// Tokens of this chunk.
+    count: usize,
+    /// `[chunk, q_heads, head_dim]`, not rotated.
+    q: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`, not rotated.
+    k: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    v: Vec<f32>,
+    /// `[chunk, q_heads, head_dim]`
+    attention: Vec<f32>,
+    /// `[kv_heads]`
+    heads: Vec<Head>,
+    /// `[group, TILE]`: a tile's part of `log_sum_exp`.
+    known: Vec<f32>,
+    /// `[q_heads, stride]`: one token's probabilities by slot, or by entry.
+    step: Vec<f32>,
+    stride: usize,
+    /// `[kv_heads]`
+    evict: Vec<Option<Row>>,
+}
+
+impl Desk {
+    pub(super) fn new(plan: &StreamPlan) -> Self {
+        let shape = plan.heads;
+        let (group, dim) = (shape.group(), shape.head_dim);
+        let looking = |floats: usize| match plan.looks {
+            true => floats,
+            false => 0,
+        };
+        let store = || RowStore::uniform(1, plan.columns(), dim);
+        let tile = TILE.min(plan.chunk);
+        let head = || Head {
+            keys: store(),
+            values: store(),
+            queries: vec![0.0; plan.chunk * group * dim],
+            log_sum_exp: vec![0.0; looking(group * plan.chunk)],
+            seen: vec![0.0; looking(tile * group * plan.columns())],
+            live: 0,
+            columns: vec![0; looking(plan.stride())],
+            places: Vec::with_capacity(looking(plan.entries)),
+        };
+        Self {
+            shape,
+            looks: plan.looks,
+            count: 0,
+            q: vec![0.0; plan.chunk * shape.q_heads * dim],
+            k: vec![0.0; plan.chunk * shape.kv_heads * dim],
+            v: vec![0.0; plan.chunk * shape.kv_heads * dim],
+            attention: vec![0.0; plan.chunk * shape.q_heads * dim],
+            heads: (0..shape.kv_heads).map(|_| head()).collect(),
+            known: vec![0.0; looking(group * tile)],
+            step: vec![0.0; looking(shape.q_heads * plan.stride())],
+            stride: plan.stride(),
+            evict: vec![None; shape.kv_heads],
+        }
+    }
+
+    /// Queries, keys and values of a chunk's rows of the residual stream.
+    pub(super) fn project(
+        &mut self,
+        pass: &mut LayerPass<'_>,
+        (rows, count): (&[f32], usize),
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let HeadShape {
+            q_heads,
+            kv_heads,
+            head_dim,
+        } = self.shape;
+        self.count = count;
+        let q = &mut self.q[..self.count * q_heads * head_dim];
+        let k = &mut self.k[..self.count * kv_heads * head_dim];
+        let v = &mut self.v[..self.count * kv_heads * head_dim];
+        Ok(pass.project(rows, q, k, v, stop)?)
+    }
+
+    /// Attention of the chunk over what `kept` holds and itself.
+    pub(super) fn attend(
+        &mut self,
+        chunk: &Chunk<'_>,
+        kept: &CompactLayer,
+        policy: &mut dyn Policy,
+    ) -> Result<(), EngineError> {
+        debug_assert_eq!(self.looks, policy.looks());
+        for (head, desk) in self.heads.iter_mut().enumerate() {
+            desk.live = kept.copy_ranked(head, &mut desk.keys, &mut desk.values);
+            if self.looks {
+                desk.places.clear();
+                match kept.classes.is_some() {
+                    true => desk.places.extend_from_slice(kept.attended(head)),
+                    false => kept.ranks_into(head, &mut desk.columns),
+                }
+            }
+        }
+        self.attend_all(chunk, None)
+    }
+
+    /// Attention of the chunk over a ring and itself.
+    pub(super) fn attend_ring(
+        &mut self,
+        chunk: &Chunk<'_>,
+        ring: &Ring,
+    ) -> Result<(), EngineError> {
+        for (head, desk) in self.heads.iter_mut().enumerate() {
+            let floats = ring.rows * self.shape.head_dim;
+            desk.keys.head_mut(0)[..floats].copy_from_slice(&ring.keys.head(head)[..floats]);
+            desk.values.head_mut(0)[..floats].copy_from_slice(&ring.values.head(head)[..floats]);
+            desk.live = ring.rows;
+        }
+        self.attend_all(chunk, Some(ring.window()))
+    }
+
+    /// The heads' stores hold raw kept rows by rank: the chunk is put behind them, all is rotated and attends.
+    fn attend_all(&mut self, chunk: &Chunk<'_>, window: Option<usize>) -> Result<(), EngineError> {
+        let HeadShape {
+            q_heads,
+            kv_heads,
+            head_dim: dim,
+        } = self.shape;
+        let group = self.shape.group();
+        let one = HeadShape {
+            q_heads: group,
+            kv_heads: 1,
+            head_dim: dim,
+        };
+        // A method that looks needs every row's log-sum-exp.
+        let looks = self.looks && window.is_none();
+        let needed = match looks {
+            true => 0..self.count,
+            false => chunk.needed.clone(),
+        };
+        for (head, desk) in self.heads.iter_mut().enumerate() {
+            let (live, end) = (desk.live, desk.live + self.count);
+            for row in 0..self.count {
+                let from = (row * kv_heads + head) * dim;
+                let to = live + row;
+                desk.keys
+                    .row_mut(0, to)
+                    .copy_from_slice(&self.k[from..][..dim]);
+                desk.values
+                    .row_mut(0, to)
+                    .copy_from_slice(&self.v[from..][..dim]);
+                let from = (row * q_heads + head * group) * dim;
+                desk.queries[row * group * dim..][..group * dim]
+                    .copy_from_slice(&self.q[from..][..group * dim]);
+            }
+            if let Some(rope) = chunk.rope {
+                rope.rotate_rows(&mut desk.keys.head_mut(0)[..end * dim], 1, 0);
+                let queries = &mut desk.queries[..self.count * group * dim];
+                rope.rotate_rows(queries, group, live);
+            }
+            if needed.is_empty() {
+                continue;
+            }
+            let width = group * dim;
+            let task = PrefillAttention {
+                shape: one,
+                scale: attention_scale(chunk.model),
+                window,
+                queries: &desk.queries[needed.start * width..needed.end * width],
+                first: live + needed.start,
+                keys: &desk.keys,
+                values: &desk.values,
+            };
+            // The heads' outputs side by side; `scatter` puts them where the layer wants them.
+            let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
+            let known = looks.then(|| &mut desk.log_sum_exp[..group * self.count]);
+            prefill_attention(&task, out, known, chunk.stop)?;
+        }
+        Ok(())
+    }
+
+    /// The rest of the layer, for the rows whose output is needed.
+    pub(super) fn finish(
+        &mut self,
+        chunk: &Chunk<'_>,
+        pass: &mut LayerPass<'_>,
+        rows: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let needed = chunk.needed.clone();
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let (group, dim) = (self.shape.group(), self.shape.head_dim);
+        let (part, row) = (group * dim, self.shape.q_heads * dim);
+        let looks = self.looks && chunk.model.config().kinds[chunk.layer].window.is_none();
+        let (held, skip) = match looks {
+            true => (self.count, needed.start),
+            false => (needed.len(), 0),
+        };
+        // Queries are no longer needed here: their buffer takes the outputs in order.
+        for (head, out) in self.attention.chunks_exact(held * part).enumerate() {
+            if head == self.heads.len() {
+                break;
+            }
+            for r in 0..needed.len() {
+                self.q[r * row + head * part..][..part]
+                    .copy_from_slice(&out[(skip + r) * part..][..part]);
+            }
+        }
+        let width = rows.len() / self.count;
+        let rows = &mut rows[needed.start * width..needed.end * width];
+        Ok(pass.finish(&self.q[..needed.len() * row], rows, chunk.stop)?)
+    }
+
+    /// Lets the method take the chunk's tokens in one by one, and give up a row for each that is one too many.
+    pub(super) fn replay(
+        &mut self,
+        chunk: &Chunk<'_>,
+        own: usize,
+        kept: &mut CompactLayer,
+        policy: &mut dyn Policy,
+    ) -> Result<(), EngineError> {
+        let width = self.shape.kv_heads * self.shape.head_dim;
+        for first in (0..self.count).step_by(TILE) {
+            let count = TILE.min(self.count - first);
+            if self.looks {
+                self.measure(chunk, first, count)?;
+            }
+            chunk.stop.check()?;
+            for row in first..first + count {
+                let position = Pos(chunk.first.0 + row as u32);
+                if self.looks && kept.classes.is_none() {
+                    for (head, desk) in self.heads.iter_mut().enumerate() {
+                        desk.columns[kept.next_slot(head)] = (desk.live + row) as u32;
+                    }
+                }
+                let at = row * width..(row + 1) * width;
+                kept.append(&self.k[at.clone()], &self.v[at], position);
+                if kept.classes.is_some() {
+                    self.by_entry(chunk, kept, row - first);
+                    kept.settle(own, policy, (&self.step, self.stride));
+                    // One head's step may take a tenth of a millisecond.
+                    chunk.stop.check()?;
+                    continue;
+                }
+                let over = policy.decode_rows(own);
+                if over.is_none() {
+                    continue;
+                }
+                if self.looks {
+                    self.by_slot(kept, row - first);
+                }
+                self.evict.fill(None);
+                let step = StepObservation {
+                    layer: own,
+                    rows: &kept.rows,
+                    firsts: kept.keys.first_rows(),
+                    positions: &kept.positions,
+                    group: self.shape.group(),
+                    probabilities: &self.step,
+                    stride: self.stride,
+                };
+                policy.step(&step, &mut self.evict);
+                kept.evict(&self.evict);
+            }
+        }
+        Ok(())
+    }
+
+    /// The ring takes the chunk in.
+    pub(super) fn slide(&mut self, ring: &mut Ring) {
+        let width = self.shape.kv_heads * self.shape.head_dim;
+        ring.push(&self.k[..self.count * width], &self.v[..self.count * width]);
+    }
+
+    /// What each of the chunk's rows `first..first + count` sees, in every head.
+    fn measure(
+        &mut self,
+        chunk: &Chunk<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), EngineError> {
+        let (group, dim) = (self.shape.group(), self.shape.head_dim);
+        for desk in &mut self.heads {
+            let known = &mut self.known[..group * count];
+            for (member, known) in known.chunks_exact_mut(count).enumerate() {
+                let at = member * self.count + first;
+                known.copy_from_slice(&desk.log_sum_exp[at..at + count]);
+            }
+            let columns = desk.keys.capacity(0);
+            let task = LastRows {
+                shape: HeadShape {
+                    q_heads: group,
+                    kv_heads: 1,
+                    head_dim: dim,
+                },
+                scale: attention_scale(chunk.model),
+                queries: &desk.queries[first * group * dim..(first + count) * group * dim],
+                keys: &desk.keys,
+                tokens: desk.live + first + count,
+            };
+            let seen = &mut desk.seen[..count * group * columns];
+            row_probabilities(&task, known, columns, seen, chunk.stop)?;
+        }
+        Ok(())
+    }
+
+    /// `step`: what row `row` of the tile gives every filled slot.
+    fn by_slot(&mut self, kept: &CompactLayer, row: usize) {
+        let group = self.shape.group();
+        for (head, desk) in self.heads.iter().enumerate() {
+            let columns = desk.keys.capacity(0);
+            let slots = &desk.columns[..kept.rows[head]];
+            for member in 0..group {
+                let seen = &desk.seen[(row * group + member) * columns..][..columns];
+                let step = &mut self.step[(head * group + member) * self.stride..];
+                for (step, &column) in step.iter_mut().zip(slots) {
+                    *step = seen[column as usize];
+                }
+            }
+        }
+    }
+
+    /// `step`: what row `row` of the tile gives every token that takes part, in order of position. Both lists ascend.
+    fn by_entry(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
+        let group = self.shape.group();
+        for (head, desk) in self.heads.iter().enumerate() {
+            let columns = desk.keys.capacity(0);
+            for member in 0..group {
+                let seen = &desk.seen[(row * group + member) * columns..][..columns];
+                let step = &mut self.step[(head * group + member) * self.stride..];
+                let mut rank = 0;
+                for (step, &position) in step.iter_mut().zip(kept.attended(head)) {
+                    let column = match position.0.checked_sub(chunk.first.0) {
+                        Some(in_chunk) => desk.live + in_chunk as usize,
+                        None => {
+                            while desk.places[rank] != position {
+                                rank += 1;
+                            }
+                            rank
+                        }
+                    };
+                    *step = seen[column];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! How large everything is that a streamed reading holds, known before it begins and whatever the text's length.
+
+use kept_kernels::{HeadShape, RowStore};
+use kept_models::{LayerPass, Model, RopeTable};
+use kept_policies::{ClassTable, Policy, Positions, PromptShape, Retention};
+
+use super::ring::Ring;
+use crate::classes::Classes;
+use crate::compact::CompactLayer;
+use crate::prefill::CHUNK;
+use crate::shape::{head_shape, shape_of};
+use crate::sizes::LayerKeeps;
+use crate::{EngineError, MemoryLedger, decode};
+
+/// Chunks that go through a layer while its weights are at hand.
+const CHUNKS: usize = 8;
+
+/// Tokens of a chunk whose probabilities are held together.
+pub(super) const TILE: usize = 64;
+
+/// Fewer tokens a chunk are not worth it: a default budget leaves room for as many.
+const LEAST_CHUNK: usize = 64;
+
+/// The sizes of one streamed reading.
+#[derive(Debug, Clone)]
+pub struct StreamPlan {
+    /// Tokens that the text has at most.
+    pub tokens: usize,
+    /// Tokens that may follow.
+    pub room: usize,
+    /// Rows per kv head that every cut layer may hold between two tokens.
+    pub rows: usize,
+    /// Tokens that run through a layer together.
+    pub chunk: usize,
+    /// Tokens that run through a layer while its weights are at hand.
+    pub stretch: usize,
+    /// Rotations that are needed: ranks, never positions of the text.
+    pub positions: usize,
+    /// `[layers of the model]`
+    pub(super) keeps: Vec<LayerKeeps>,
+    /// `[layers of the method]`
+    tables: Vec<Option<ClassTable>>,
+    /// Tokens of one kv head that take part in attention between two tokens, at most.
+    pub(super) entries: usize,
+    pub(super) heads: HeadShape,
+    /// Whether the method looks at probabilities.
+    pub(super) looks: bool,
+    /// Bytes that the method itself holds.
+    method: u64,
+    width: usize,
+}
+
+impl StreamPlan {
+    /// The plan for a text of at most `prompt.tokens` tokens under `policy`, with `room` for an answer. Without a budget (in rows) it
+    /// is a quarter of the model's window, [`StreamPlan::LEAST_ROWS`] to [`StreamPlan::MOST_ROWS`]. Calls [`Policy::stream`].
+    ///
+    /// # Errors
+    /// Methods that cannot read in streaming; budgets that leave no room for a chunk in the window.
+    pub fn new(
+        model: &Model,
+        policy: &mut dyn Policy,
+        prompt: &PromptShape,
+        budget: Option<usize>,
+        room: usize,
+        chunk: Option<usize>,
+    ) -> Result<Self, EngineError> {
+        let context = model.config().context;
+        // The question is no more to a streamed reading than what came before it.
+        let prompt = &PromptShape {
+            room,
+            ..PromptShape::of(prompt.tokens)
+        };
+        let tokens = prompt.tokens;
+        let mut rows = budget.unwrap_or_else(|| {
+            let rows = (context / 4).clamp(Self::LEAST_ROWS, Self::MOST_ROWS);
+            rows.min(context.saturating_sub(LEAST_CHUNK)).max(1)
+        });
+        let shape = shape_of(model);
+        loop {
+            policy.stream(&shape, prompt, rows)?;
+            let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
+            let most = tables.iter().flatten().map(|table| table.entries).max();
+            let entries = most.unwrap_or(0).max(rows).min(tokens + room);
+            // A text that fits takes no more positions than it has tokens.
+            let left = match tokens <= context {
+                true => tokens,
+                false => context.saturating_sub(entries),
+            };
+            if tokens > context && left < LEAST_CHUNK.min(chunk.unwrap_or(LEAST_CHUNK)).max(1) {
+                if budget.is_none() && rows > 1 {
+                    rows -= rows.div_ceil(8);
+                    continue;
+                }
+                let most = rows as f64 / entries as f64 * context.saturating_sub(CHUNK) as f64;
+                return Err(EngineError::StreamBudget {
+                    rows,
+                    context,
+                    most: most as usize,
+                });
+            }
+            let chunk = chunk.unwrap_or(CHUNK).clamp(1, left.max(1));
+            let table = |table: ClassTable| ClassTable {
+                entries: (tokens + room).min(table.entries.saturating_add(1)),
+                ..table
+            };
+            let mut plan = Self {
+                tokens,
+                room,
+                rows,
+                chunk,
+                stretch: (CHUNKS * chunk).min(tokens.max(1)),
+                positions: 0,
+                keeps: LayerKeeps::of(model),
+                tables: tables.into_iter().map(|own| own.map(table)).collect(),
+                entries,
+                heads: head_shape(model),
+                looks: policy.looks(),
+                method: policy.bytes(),
+                width: model.config().width,
+            };
+            let ranks = (entries + chunk).min(tokens).max(entries + 1);
+            let rings = plan.longest_ring() + chunk.max(room);
+            plan.positions = match plan.longest_ring() {
+                0 => ranks,
+                _ => ranks.max(rings),
+            };
+            return Ok(plan);
+        }
+    }
+
+    /// Without a budget no fewer rows, if the window has them.
+    pub const LEAST_ROWS: usize = 256;
+    /// Without a budget no more rows.
+    pub const MOST_ROWS: usize = 4096;
+
+    /// Rows of the longest ring.
+    pub(super) fn longest_ring(&self) -> usize {
+        let rings = self.keeps.iter().filter_map(|keeps| match keeps {
+            LayerKeeps::Window(window) => Some(*window),
+            LayerKeeps::Cut(_) => None,
+        });
+        rings.max().unwrap_or(0).min(self.tokens)
+    }
+
+    /// Slots per kv head of a cut layer.
+    fn slots(&self) -> usize {
+        self.rows.saturating_add(1).min(self.tokens + self.room)
+    }
+
+    /// Slots of the largest head of any layer.
+    pub(super) fn widest(&self) -> usize {
+        let ring = self.keeps.iter().filter_map(|keeps| match keeps {
+            LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.room)),
+            LayerKeeps::Cut(_) => None,
+        });
+        self.slots().max(ring.max().unwrap_or(0))
+    }
+
+    /// Rows that take part in a chunk's attention in any layer.
+    pub(super) fn columns(&self) -> usize {
+        self.entries.max(self.longest_ring()) + self.chunk
+    }
+
+    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    fn max_entries(&self) -> usize {
+        let entries = self.tables.iter().flatten().map(|table| table.entries);
+        entries.max().unwrap_or(0)
+    }
+
+    /// Numbers of one step's probabilities per query head.
+    pub(super) fn stride(&self) -> usize {
+        self.slots().max(self.max_entries())
+    }
+
+    pub(super) fn empty_layer(&self, own: usize) -> CompactLayer {
+        let HeadShape {
+            kv_heads, head_dim, ..
+        } = self.heads;
+        let nothing = RowStore::uniform(kv_heads, 0, head_dim);
+        let layer = CompactLayer::gather(
+            &nothing,
+            &nothing,
+            0,
+            &Retention::Everything,
+            &vec![self.slots(); kv_heads],
+            Positions::Reassigned,
+        );
+        match self.tables[own] {
+            Some(table) => layer.with_table(&nothing, &nothing, &Retention::Everything, table),
+            None => layer,
+        }
+    }
+
+    pub(super) fn empty_ring(&self, window: usize) -> Ring {
+        let rows = window.min(self.tokens);
+        Ring::new(self.heads.kv_heads, self.heads.head_dim, window, rows)
+    }
+
+    /// Floats of the scratch of one chunk: see [`super::layer::Desk`].
+    pub(super) fn scratch(&self) -> usize {
+        let (chunk, heads) = (self.chunk, &self.heads);
+        let (q, kv) = (
+            chunk * heads.q_heads * heads.head_dim,
+            chunk * heads.kv_heads * heads.head_dim,
+        );
+        let looking = match self.looks {
+            true => {
+                let tile = TILE.min(chunk) * heads.q_heads;
+                heads.q_heads * chunk
+                    + tile * (self.columns() + 1)
+                    + heads.q_heads * self.stride()
+                    + heads.kv_heads * (self.stride() + self.entries)
+            }
+            false => 0,
+        };
+        3 * q + 2 * kv + looking
+    }
+
+    /// The ledger as it stands while the text is read; `decode` is that of the answer.
+    pub fn ledger(&self, model: &Model) -> MemoryLedger {
+        let float = size_of::<f32>();
+        let (kv_heads, row) = (self.heads.kv_heads, self.heads.head_dim * 2 * float);
+        let (mut kept_rows, mut tables) = (0, self.method);
+        for keeps in &self.keeps {
+            match *keeps {
+                // Beside each row its position and its rank.
+                LayerKeeps::Cut(own) => {
+                    kept_rows += kv_heads * self.slots() * (row + 2 * size_of::<u32>());
+                    let table = self.tables[own];
+                    tables += table.map_or(0, |table| {
+                        Classes::bytes_for(table, kv_heads, kv_heads * self.slots())
+                    });
+                }
+                LayerKeeps::Window(window) => {
+                    let slots = window.min(self.tokens + self.room);
+                    kept_rows += kv_heads * slots * (row + size_of::<u32>());
+                }
+            }
+        }
+        // Tables are the same number of bytes for every position.
+        let a_position = RopeTable::new(model.config(), 1).bytes();
+        MemoryLedger {
+            weights: model.weights_bytes(),
+            layer_tiles: model.layer_tiles_bytes(),
+            layer_kv: (kv_heads * self.columns() * row) as u64,
+            residual: (self.stretch * self.width * float) as u64,
+            activations: (self.scratch() * float) as u64
+                + LayerPass::bytes_for(model.config(), self.chunk),
+            rope: a_position * self.positions as u64,
+            kept_rows: kept_rows as u64,
+            tables,
+            decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Streaming mode as a person or a script uses it: memory that does not grow with the text, perplexity along a text, maps, refusals.
+
+use std::ffi::OsString;
+
+use kept_engine::policies::STREAMING;
+use kept_tests::golden;
+use kept_tests::terminal::{Run, kept};
+use serde_json::Value;
+
+fn run(words: &[&str], paths: &[(&str, &std::path::Path)]) -> Run {
+    let mut arguments: Vec<OsString> = words.iter().map(Into::into).collect();
+    for (name, path) in paths {
+        arguments.extend([OsString::from(name), path.as_os_str().to_owned()]);
+    }
+    kept(arguments)
+}
+
+fn bytes(value: &Value) -> u64 {
+    value.as_u64().expect("bytes")
+}
+
+/// Ten times the tokens: the same ledger to the byte, and no more memory of the process but four bytes a token, which the command
+/// keeps of what it draws.
+#[test]
+fn ten_times_the_tokens_take_no_more_memory() {
+    let model = golden::model("group2-llama3-tied");
+    for (method, budget) in [("streaming_llm", "64"), ("treekv", "64"), ("ems", "16")] {
+        let lengths: [u64; 2] = match method {
+            // Merging takes its time.
+            "ems" => [2_000, 20_000],
+            _ => [20_000, 200_000],
+        };
+        let read = |tokens: u64| {
+            let tokens = tokens.to_string();
+            let words = [
+                "bench",
+                "--json",
+                "--streaming",
+                "--method",
+                method,
+                "--budget",
+                budget,
+            ];
+            let words = [words.as_slice(), &["--prompt-tokens", tokens.as_str()]].concat();
+            run(&words, &[("--model", &model)]).json()
+        };
+        let [short, long] = lengths.map(read);
+        assert_eq!(
+            short["ledger_peak_bytes"], long["ledger_peak_bytes"],
+            "{method}"
+        );
+        assert_eq!(short["kv_bytes"], long["kv_bytes"], "{method}");
+        let more = 4 * (lengths[1] - lengths[0]) + (1 << 20);
+        let (before, after) = (bytes(&short["peak_bytes"]), bytes(&long["peak_bytes"]));
+        assert!(
+            after <= before + more,
+            "{method}: {before} bytes, then {after}"
+        );
+        assert!(
+            bytes(&long["kv_bytes_full"]) > after,
+            "{method}: it is no feat"
+        );
+    }
+}
+
+/// The perplexity of a length does not depend on what is read after it, and the full cache's is that of keeping everything.
+#[test]
+fn perplexity_is_measured_at_every_length() {
+    let sample = golden::repository().join("assets/sample.txt");
+    let measured = |words: &[&str]| -> Vec<Value> {
+        // A token also sees those of its own chunk, whatever the budget.
+        let chunk = ["eval", "perplexity", "--json", "--chunk", "32", "--methods"];
+        let words = [chunk.as_slice(), words].concat();
+        run(&words, &[("--data", &sample)]).json_lines()
+    };
+    let found = measured(&[
+        "full,streaming_llm,treekv,ems,snapkv",
+        "--budgets",
+        "48,5000",
+        "--lengths",
+        "300,900",
+    ]);
+    let of = |method: &str, budget: &str| -> &Value {
+        let mut lines = found.iter();
+        let same = |line: &&Value| line["method"] == method && line["budget"] == budget;
+        lines.find(same).expect("a line")
+    };
+    let at = |line: &Value, tokens: u64| -> f64 {
+        let at = line["at"].as_array().expect("lengths");
+        let found = at.iter().find(|at| at["tokens"] == tokens);
+        found
+            .and_then(|at| at["perplexity"].as_f64())
+            .expect("a number")
+    };
+    let full = of("full", "");
+    for method in ["streaming_llm", "treekv", "ems"] {
+        for length in [300, 900] {
+            // The window is longer than the text, so as many rows are no refusal.
+            let (whole, kept) = (at(full, length), at(of(method, "5000"), length));
+            assert!(
+                (whole / kept - 1.0).abs() < 1e-4,
+                "{method}: {whole} {kept}"
+            );
+            let cut = at(of(method, "48"), length);
+            assert!(
+                cut > whole * 1.02,
+                "{method}: {cut} of a cut cache, {whole}"
+            );
+        }
+    }
+    let refused = of("snapkv", "48")["refused"].as_str().expect("a refusal");
+    assert!(
+        STREAMING.iter().all(|able| refused.contains(able)),
+        "{refused}"
+    );
+    let alone = &measured(&["treekv", "--budgets", "48", "--lengths", "300"])[0];
+    let (short, long) = (at(alone, 300), at(of("treekv", "48"), 300));
+    assert!((short / long - 1.0).abs() < 1e-6, "{short} {long}");
+    let said = run(
+        &["eval", "perplexity", "--budgets", "25%"],
+        &[("--data", &sample)],
+    );
+    said.refused(&["25%", "share"]);
+}
+
+#[test]
+fn a_map_of_a_streamed_document_has_every_token_and_few_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let sample = std::fs::read_to_string(golden::repository().join("assets/sample.txt"));
+    std::fs::write(&long, sample.expect("the sample").repeat(4)).expect("a long document");
+    let words = [
+        "map",
+        "--json",
+        "--question",
+        "What is it about?",
+        "--method",
+        "tova",
+    ];
+    let words = [words.as_slice(), &["--budget", "100"]].concat();
+    let map = run(&words, &[("--document", &long)]).json();
+    let tokens = map["tokens"].as_array().expect("tokens").len();
+    assert!(tokens > 4096);
+    assert_eq!(map["share"].as_array().expect("shares").len(), tokens);
+    for layer in map["layers"].as_array().expect("layers") {
+        for head in layer["heads"].as_array().expect("heads") {
+            let kept = head.as_array().expect("positions");
+            assert_eq!(kept.len(), 100);
+            let last = kept.last().and_then(Value::as_u64).expect("a position");
+            assert_eq!(last as usize, tokens - 1, "the newest token is kept");
+        }
+    }
+    let off = [words.as_slice(), &["--streaming", "off"]].concat();
+    run(&off, &[("--document", &long)]).refused(&["too long", "4096"]);
+}

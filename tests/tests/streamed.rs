@@ -1,0 +1,508 @@
+//! Reading in streaming against a slow loop of our own rules: token by token, every key kept beside, the sequence numbered anew by
+//! rank, and each paper's eviction written down once more in f64. With chunks of one token that is the methods' own definition.
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::models::{Model, RopeTable, RowScratch};
+use kept_engine::policies::{Parameters, PromptShape, STREAMING, build, methods};
+use kept_engine::{
+    Ask, Decoder, Engine, EngineError, LayerRetention, Limits, Method, Prefill, RetentionMap,
+    Sampling, Stream, StreamPlan, Streaming,
+};
+use kept_tests::compare::assert_same;
+use kept_tests::engine::open;
+use kept_tests::golden::{self, Unpacked};
+use kept_tests::slow::{Slow, Standing};
+
+/// Relative to the largest logit of a row.
+const BOUND: f32 = 2e-4;
+
+/// A text of drawn tokens.
+fn text(model: &Model, tokens: usize) -> Vec<u32> {
+    let vocab = model.config().vocab as u32 - 3;
+    (0..tokens as u32)
+        .map(|i| 3 + (i * i % 91 + i * 37 + 11) % vocab)
+        .collect()
+}
+
+/// What reading and stepping in streaming gave.
+struct Read {
+    /// `[tokens][vocab]`: after every token.
+    logits: Vec<Vec<f32>>,
+    /// After the tokens that were read.
+    map: RetentionMap,
+}
+
+/// Reads all but the last `steps` of `ids` in streaming, and runs those one by one over what was kept.
+fn stream(
+    model: &Model,
+    (name, set): (&str, &str),
+    (budget, chunk): (usize, usize),
+    ids: &[u32],
+    steps: usize,
+    shorter: bool,
+) -> Read {
+    let parameters = Parameters::parse_assignments(set).expect("parameters");
+    let mut policy = build(name, &parameters).expect("a method");
+    let (first, rest) = ids.split_at(ids.len() - steps);
+    let shape = PromptShape::of(first.len());
+    let mut plan = StreamPlan::new(
+        model,
+        &mut *policy,
+        &shape,
+        Some(budget),
+        steps,
+        Some(chunk),
+    )
+    .expect("a plan");
+    if shorter {
+        plan.stretch = plan.chunk;
+    }
+    let rope = RopeTable::new(model.config(), plan.positions);
+    let rows = plan.rows;
+    let mut stream = Stream::new(model, &mut *policy, plan, &rope).with_every_row();
+    let mut scratch = RowScratch::new(model.config());
+    let mut logits = Vec::new();
+    for part in first.chunks(stream.stretch()) {
+        let hidden = stream
+            .feed(part, &mut |_, _| (), &Stop::new())
+            .expect("it reads");
+        for hidden in hidden.chunks_exact(model.config().width) {
+            let mut row = vec![0.0; model.config().vocab];
+            model.logits_row(hidden, &mut scratch, &mut row);
+            logits.push(row);
+        }
+    }
+    let streamed = stream.into_streamed();
+    let layers = streamed.cache.cut_layers().count();
+    let mut decoder = Decoder::new(
+        model,
+        &rope,
+        &mut *policy,
+        vec![rows; layers],
+        streamed.cache,
+    );
+    let last = decoder.logits_of(&streamed.hidden).to_vec();
+    assert_eq!(
+        Some(&last),
+        logits.last(),
+        "the last row is the hidden state"
+    );
+    for &token in rest {
+        logits.push(decoder.step(token, None).to_vec());
+    }
+    Read {
+        logits,
+        map: streamed.map,
+    }
+}
+
+/// One kv head of one layer under a method's rules.
+#[derive(Clone, Default)]
+struct Line {
+    /// Kept positions, ascending.
+    kept: Vec<u32>,
+    /// Attention so far of each.
+    sums: Vec<f64>,
+    /// Steps that were added to each.
+    counts: Vec<f64>,
+    idx: usize,
+}
+
+/// The methods' evictions, as the papers and `methods.md` have them.
+struct Rules<'a> {
+    method: &'a str,
+    budget: usize,
+    sinks: usize,
+}
+
+impl Rules<'_> {
+    /// The newest token is in; `heads [kv_heads]` with `seen [kv_heads][kept]`, the group's mean of each.
+    fn take(&self, heads: &mut [Line], seen: &[Vec<f64>]) {
+        for (line, seen) in heads.iter_mut().zip(seen) {
+            for (i, p) in seen.iter().enumerate() {
+                line.sums[i] += p;
+                line.counts[i] += 1.0;
+            }
+        }
+        if heads[0].kept.len() <= self.budget {
+            return;
+        }
+        let lowest = |line: &Line, numbers: &[f64], may_go: &dyn Fn(u32) -> bool| -> usize {
+            let mut best: Option<usize> = None;
+            for i in (0..line.kept.len()).filter(|&i| may_go(line.kept[i])) {
+                if best.is_none_or(|b| numbers[i] <= numbers[b]) {
+                    best = Some(i);
+                }
+            }
+            best.expect("someone goes")
+        };
+        let newest = *heads[0].kept.last().expect("a token");
+        let sinks = self.sinks as u32;
+        let of_all: Vec<f64> = (0..heads[0].kept.len())
+            .map(|i| seen.iter().filter_map(|seen| seen.get(i)).sum())
+            .collect();
+        for line in heads {
+            let gone = match self.method {
+                "streaming_llm" => self.sinks,
+                "h2o" => {
+                    let recent = (self.budget / 2) as u32;
+                    lowest(line, &line.sums, &|p| p >= sinks && p + recent <= newest)
+                }
+                "tova" => lowest(line, &of_all, &|p| p >= sinks && p != newest),
+                "treekv" => {
+                    let tree = self.budget - self.sinks - (self.budget / 2 - self.sinks);
+                    let mean = |i: usize| line.sums[i] / line.counts[i];
+                    let left = self.sinks + line.idx;
+                    line.idx = (line.idx + 1) % tree;
+                    left + usize::from(mean(left) > mean(left + 1))
+                }
+                other => panic!("no rules for {other}"),
+            };
+            line.kept.remove(gone);
+            line.sums.remove(gone);
+            line.counts.remove(gone);
+        }
+    }
+}
+
+/// The slow loop: `[tokens][vocab]` logits and `[layer][kv head]` what is kept before the last `steps` tokens. Those are chunks of
+/// one, as an answer is.
+fn slowly(
+    model: &Model,
+    rules: &Rules<'_>,
+    chunk: usize,
+    ids: &[u32],
+    steps: usize,
+) -> (Vec<Vec<f32>>, Vec<Vec<Vec<u32>>>) {
+    let config = model.config();
+    let group = config.q_heads / config.kv_heads;
+    let rope = RopeTable::new(config, ids.len());
+    let mut slow = Slow::new(model, &rope);
+    let mut layers = vec![vec![Line::default(); config.kv_heads]; config.layers];
+    let (mut logits, mut kept) = (Vec::new(), Vec::new());
+    let read = ids.len() - steps;
+    let mut first = 0;
+    while first < ids.len() {
+        if first == read {
+            let of = |heads: &Vec<Line>| heads.iter().map(|line| line.kept.clone()).collect();
+            kept = layers.iter().map(of).collect();
+        }
+        let end = match first < read {
+            true => (first + chunk).min(read),
+            false => first + 1,
+        };
+        // What a token of this chunk sees: what was kept before it, and the chunk up to itself.
+        let before: Vec<Vec<Vec<u32>>> = layers
+            .iter()
+            .map(|heads| heads.iter().map(|line| line.kept.clone()).collect())
+            .collect();
+        let mut seen = Vec::new();
+        for (position, &token) in ids.iter().enumerate().take(end).skip(first) {
+            let visible: Vec<Vec<Vec<u32>>> = before
+                .iter()
+                .map(|heads| {
+                    let so_far = |kept: &Vec<u32>| {
+                        let chunk = first as u32..position as u32;
+                        kept.iter().copied().chain(chunk).collect()
+                    };
+                    heads.iter().map(so_far).collect()
+                })
+                .collect();
+            logits.push(slow.step(token, Standing::Ranks, |l, h| &visible[l][h]));
+            let of_layer = |layer: usize| -> Vec<Vec<f64>> {
+                let of_head = |head: usize| -> Vec<f64> {
+                    let members = head * group..(head + 1) * group;
+                    let length = slow.seen(layer, head * group).len();
+                    let mean = |i: usize| {
+                        let sum: f64 = members.clone().map(|m| slow.seen(layer, m)[i]).sum();
+                        sum / group as f64
+                    };
+                    (0..length).map(mean).collect()
+                };
+                (0..config.kv_heads).map(of_head).collect()
+            };
+            seen.push((0..config.layers).map(of_layer).collect::<Vec<_>>());
+        }
+        for (position, seen) in (first..end).zip(&seen) {
+            for (layer, heads) in layers.iter_mut().enumerate() {
+                if config.kinds[layer].window.is_some() {
+                    continue;
+                }
+                let mut live = Vec::new();
+                for (head, line) in heads.iter_mut().enumerate() {
+                    line.kept.push(position as u32);
+                    line.sums.push(0.0);
+                    line.counts.push(0.0);
+                    let all = &before[layer][head];
+                    let place = |p: &u32| match all.binary_search(p) {
+                        Ok(rank) => rank,
+                        Err(_) => all.len() + (*p as usize - first),
+                    };
+                    let of_kept = line.kept.iter().map(|p| seen[layer][head][place(p)]);
+                    live.push(of_kept.collect::<Vec<f64>>());
+                }
+                rules.take(heads, &live);
+            }
+        }
+        first = end;
+    }
+    (logits, kept)
+}
+
+/// Models with different groups, RoPE scalings, soft caps, windows and layers without rotation. None whose rotation depends on the
+/// text's length: for streaming that is the ranks' number.
+fn models() -> Vec<(String, Model)> {
+    let small = ["group2-llama3-tied", "group4-linear-untied"];
+    let golden = small.map(|name| (name.to_owned(), open(&golden::model(name))));
+    let others = ["gemma2", "gemma3", "smollm3"];
+    let others = others.map(|name| {
+        let unpacked = Unpacked::architecture(name);
+        (name.to_owned(), open(&unpacked.path()))
+    });
+    golden.into_iter().chain(others).collect()
+}
+
+#[test]
+fn every_method_evicts_as_its_paper_does_token_by_token_and_in_chunks() {
+    const BUDGET: usize = 16;
+    const STEPS: usize = 9;
+    for (name, model) in models() {
+        let ids = text(&model, 84);
+        for method in ["streaming_llm", "h2o", "tova", "treekv"] {
+            for chunk in [1, 7, 32] {
+                let rules = Rules {
+                    method,
+                    budget: BUDGET,
+                    sinks: 4,
+                };
+                let what = format!("{name}, {method}, chunks of {chunk}");
+                let (expected, kept) = slowly(&model, &rules, chunk, &ids, STEPS);
+                let found = stream(&model, (method, ""), (BUDGET, chunk), &ids, STEPS, false);
+                let cut = found.map.layers.iter().zip(&found.map.windows).zip(kept);
+                for ((found, window), kept) in cut {
+                    if window.is_none() {
+                        assert_eq!(found, &LayerRetention::Kept(kept), "{what}");
+                    }
+                }
+                assert_eq!(found.logits.len(), expected.len());
+                for (row, (found, expected)) in found.logits.iter().zip(&expected).enumerate() {
+                    assert_same(found, expected, BOUND, &format!("{what}, row {row}"));
+                }
+            }
+        }
+    }
+}
+
+/// EMS token by token is its answering loop, which `ems.rs` holds against the oracle; and merging goes on over chunks. A prompt of w
+/// tokens leaves the local window at its beginning, as streaming has it after so many.
+#[test]
+fn ems_streams_as_it_answers() {
+    const WINDOW: usize = 4;
+    let set = "positions=reassigned,w=4,tau=0.2,gamma=2";
+    for (name, model) in models() {
+        let ids = text(&model, 90);
+        let budget = 14;
+        let parameters = Parameters::parse_assignments(set).expect("parameters");
+        let mut policy = build("ems", &parameters).expect("a method");
+        let rope = RopeTable::new(model.config(), ids.len());
+        let steps = ids.len() - WINDOW;
+        let outcome = Prefill::new(&model, &ids[..WINDOW], &mut *policy, budget, steps, &rope)
+            .run(&mut |_| (), &Stop::new())
+            .expect("a window");
+        let mut decoder = Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut expected = vec![decoder.logits_of(&outcome.hidden).to_vec()];
+        for &token in &ids[WINDOW..] {
+            expected.push(decoder.step(token, None).to_vec());
+        }
+        let found = stream(&model, ("ems", set), (budget, 1), &ids, 6, false);
+        let rows = found.logits[WINDOW - 1..].iter().zip(&expected);
+        for (row, (found, expected)) in rows.enumerate() {
+            assert_same(found, expected, BOUND, &format!("{name}, row {row}"));
+        }
+        let merged: usize = found.map.merged.iter().flatten().map(Vec::len).sum();
+        assert!(merged > 0, "{name}: nothing was merged");
+        let chunked = stream(&model, ("ems", set), (budget, 16), &ids, 6, false);
+        assert!(chunked.map.cut_rows().iter().all(|&rows| rows <= budget));
+        assert!(
+            chunked
+                .logits
+                .iter()
+                .flatten()
+                .all(|logit| logit.is_finite())
+        );
+    }
+}
+
+/// Where everything is kept it is the ordinary reading, whatever the method.
+#[test]
+fn a_budget_for_everything_is_the_ordinary_reading() {
+    for (name, model) in models() {
+        let ids = text(&model, 100);
+        let (prompt, steps) = ids.split_at(90);
+        let rope = RopeTable::new(model.config(), ids.len());
+        let mut full = build("full", &[]).expect("the full cache");
+        let read = Prefill::new(&model, prompt, &mut *full, 90, steps.len(), &rope);
+        let read = Prefill {
+            every_row: true,
+            ..read
+        };
+        let outcome = read.run(&mut |_| (), &Stop::new()).expect("it reads");
+        let mut decoder = Decoder::new(&model, &rope, &mut *full, outcome.rows, outcome.cache);
+        let width = model.config().width;
+        let mut expected: Vec<Vec<f32>> = outcome
+            .hidden
+            .chunks_exact(width)
+            .map(|hidden| decoder.logits_of(hidden).to_vec())
+            .collect();
+        expected.extend(
+            steps
+                .iter()
+                .map(|&token| decoder.step(token, None).to_vec()),
+        );
+        for method in STREAMING {
+            for chunk in [1, 16, 512] {
+                let what = format!("{name}, {method}, chunks of {chunk}");
+                let found = stream(&model, (method, ""), (100, chunk), &ids, steps.len(), false);
+                let whole = |layer: &LayerRetention| *layer == LayerRetention::Everything;
+                assert!(found.map.cut_layers().all(whole), "{what}");
+                for (row, (found, expected)) in found.logits.iter().zip(&expected).enumerate() {
+                    assert_same(found, expected, 1e-4, &format!("{what}, row {row}"));
+                }
+            }
+        }
+    }
+}
+
+/// How many chunks go through a layer together changes nothing, to the bit.
+#[test]
+fn stretches_do_not_matter() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let ids = text(&model, 150);
+    for method in STREAMING {
+        let long = stream(&model, (method, ""), (24, 10), &ids, 3, false);
+        let short = stream(&model, (method, ""), (24, 10), &ids, 3, true);
+        assert_eq!(long.logits, short.logits, "{method}");
+        assert_eq!(long.map, short.map, "{method}");
+    }
+}
+
+#[test]
+fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    for info in methods() {
+        let mut policy = build(info.name, &[]).expect("a method");
+        let plan = StreamPlan::new(
+            &model,
+            &mut *policy,
+            &PromptShape::of(5000),
+            Some(40),
+            8,
+            None,
+        );
+        match (STREAMING.contains(&info.name), plan) {
+            (true, Ok(plan)) => assert_eq!(plan.rows, 40),
+            (false, Err(refusal)) => {
+                let said = refusal.to_string();
+                assert!(said.starts_with(info.name), "{said}");
+                assert!(STREAMING.iter().all(|able| said.contains(able)), "{said}");
+            }
+            (_, other) => panic!("{}: {:?}", info.name, other.err().map(|e| e.to_string())),
+        }
+    }
+    let context = model.config().context;
+    let mut policy = build("treekv", &[]).expect("a method");
+    let plan = |policy: &mut dyn kept_engine::policies::Policy, rows| {
+        StreamPlan::new(
+            &model,
+            policy,
+            &PromptShape::of(20 * context),
+            rows,
+            8,
+            None,
+        )
+    };
+    let refusal = plan(&mut *policy, Some(context)).expect_err("no room for a chunk");
+    assert!(
+        matches!(refusal, EngineError::StreamBudget { .. }),
+        "{refusal}"
+    );
+    // Without a budget there is always one that fits, also for a method whose tokens share rows.
+    for method in STREAMING {
+        let mut policy = build(method, &[]).expect("a method");
+        let plan = plan(&mut *policy, None).expect("a plan");
+        assert!(plan.positions <= context, "{method}: {}", plan.positions);
+    }
+}
+
+#[test]
+fn a_stop_is_heard_in_the_middle() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let ids = text(&model, 400);
+    for method in STREAMING {
+        let mut policy = build(method, &[]).expect("a method");
+        let shape = PromptShape::of(ids.len());
+        let plan = StreamPlan::new(&model, &mut *policy, &shape, Some(40), 8, Some(50));
+        let plan = plan.expect("a plan");
+        let rope = RopeTable::new(model.config(), plan.positions);
+        let mut stream = Stream::new(&model, &mut *policy, plan, &rope);
+        let stop = Stop::new();
+        let mut calls = 0;
+        let mut passed = |_: usize, _: &Stream<'_>| {
+            calls += 1;
+            stop.request();
+        };
+        let error = stream.feed(&ids[..200], &mut passed, &stop).err();
+        assert!(matches!(error, Some(EngineError::Stopped)), "{method}");
+        assert_eq!(calls, 1, "{method}: nothing goes on after the first chunk");
+    }
+}
+
+/// A question about a document several times as long as the window: an answer, what was kept, and the words that say so.
+#[test]
+fn a_document_beyond_the_window_is_read() {
+    let engine =
+        Engine::open(&golden::repository().join("assets/mini.gguf")).expect("the model in the box");
+    let context = engine.model().config().context;
+    let sentence = "The boats came in at noon and the bell rang twice over the old harbour. ";
+    let mut words = sentence.repeat(context / 8);
+    words += "The locker code of Ada Quimby is 4711. ";
+    words += &sentence.repeat(4);
+    let document = Document::from_bytes("long.txt", words.into_bytes()).expect("text");
+    let method = |name: &str| Method {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    };
+    let ask = |method: &Method, streaming: Streaming| {
+        let ask = Ask {
+            document: &document,
+            question: "What is the locker code of Ada Quimby?",
+            method,
+            budget: Some("256".parse().expect("rows")),
+            sampling: &Sampling::default(),
+            max_tokens: 24,
+            thinking: false,
+            limits: Limits { streaming },
+        };
+        engine.ask(&ask, &mut |_| (), &Stop::new())
+    };
+    let answer = ask(&method("streaming_llm"), Streaming::Auto).expect("an answer");
+    assert!(answer.streamed && answer.prompt.len() > context);
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    assert!(
+        answer.sources[0].text.contains("4711"),
+        "{:?}",
+        answer.sources
+    );
+    assert!(answer.notes.iter().any(|note| note.contains("approximate")));
+    assert_eq!(answer.map.tokens, answer.prompt.len());
+    assert!(answer.rows_per_layer.iter().all(|&rows| rows == 256));
+    let refusal = ask(&method("streaming_llm"), Streaming::Off)
+        .err()
+        .expect("too long");
+    assert!(matches!(refusal, EngineError::TooLong { .. }), "{refusal}");
+    let refusal = ask(&method("snapkv"), Streaming::Auto)
+        .err()
+        .expect("not snapkv");
+    assert!(refusal.to_string().contains("treekv"), "{refusal}");
+}
