@@ -30,7 +30,18 @@ pub fn program() -> &'static PathBuf {
             Some("debug") | None => "dev",
             Some(named) => named,
         };
-        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // What cargo tells a test of its package would reach the build scripts of dependencies, and one that looks at it would have
+        // everything above it compiled again, now and at the next build by hand.
+        let of_this_package = |name: &OsStr| {
+            name.to_str().is_some_and(|name| {
+                name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+            })
+        };
+        for (name, _) in std::env::vars_os().filter(|(name, _)| of_this_package(name)) {
+            cargo.env_remove(name);
+        }
+        let built = cargo
             .args(["build", "--quiet", "--workspace", "--bins", "--profile"])
             .arg(profile)
             .arg("--target-dir")
