@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kept_engine::kernels::PackedRows;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{Engine, Limits, Method, Sampling, Streaming};
@@ -42,6 +43,9 @@ pub enum Command {
     /// Look at model files.
     #[command(subcommand)]
     Models(ModelsCommand),
+    /// What was kept of documents on disk, so that they need not be read again.
+    #[command(subcommand)]
+    Vaults(VaultsCommand),
     /// Say what this computer offers and what is missing.
     Doctor(DoctorArguments),
 }
@@ -248,13 +252,26 @@ pub enum Color {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kept ask --document book.pdf --question \"Who is the captain?\" --question \"Where does the ship sail?\"
+      reads the document once and answers both; a later command on the same document does not read it again
+
+The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
+kept vaults list shows what is there.")]
 pub struct AskArguments {
-    #[command(flatten)]
-    pub question: QuestionArguments,
+    /// The document: text, Markdown, source code or PDF.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub document: PathBuf,
+    /// The question; several are answered in order, and the document is read once.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
+    pub question: Vec<String>,
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]
     pub limits: LimitArguments,
+    #[command(flatten)]
+    pub vault: VaultArguments,
     /// Longest answer, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: usize,
@@ -300,6 +317,72 @@ impl AskArguments {
             seed: self.seed,
         }
     }
+}
+
+/// Whether a document is read once and asked many times.
+#[derive(Debug, Args)]
+pub struct VaultArguments {
+    /// How the document is kept on disk for later questions: q8_0, f16 (twice as large; later answers are then exactly those of a
+    /// first reading) or off.
+    #[arg(long, default_value = "q8_0", value_name = "q8_0|f16|off")]
+    pub vault: String,
+    /// What all kept documents may take on disk, such as 20GiB; those not used for longest go first [default: 20GiB, or half of what
+    /// is free].
+    #[arg(long, value_name = "SIZE")]
+    pub vault_budget: Option<String>,
+}
+
+impl VaultArguments {
+    /// How rows are stored; `None` is off.
+    pub fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
+        match (self.vault.as_str(), PackedRows::named(&self.vault)) {
+            ("off", _) => Ok(None),
+            (_, Some(kind)) => Ok(Some(kind)),
+            (other, None) => {
+                anyhow::bail!("--vault {other:?} is not known; it takes q8_0, f16 or off")
+            }
+        }
+    }
+
+    /// Bytes that all vaults may take, where that was said.
+    pub fn budget(&self) -> anyhow::Result<Option<u64>> {
+        let Some(text) = &self.vault_budget else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
+            _ => anyhow::bail!(
+                "--vault-budget takes a size such as 20GiB or 900MiB, and {text:?} is none"
+            ),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VaultsCommand {
+    /// List the documents that are kept, the last used first.
+    List(VaultsArguments),
+    /// Remove what was kept of a document.
+    Remove(RemoveArguments),
+    /// Remove everything that was kept, but what is in use.
+    Clear(VaultsArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct VaultsArguments {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RemoveArguments {
+    /// The name of the document, or the first digits of the key that `kept vaults list` shows.
+    #[arg(value_name = "DOCUMENT|KEY")]
+    pub which: String,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 
 use kept_engine::documents::Document;
-use kept_engine::{Answer, Ask, Event, Finish, Source, resident_bytes};
+use kept_engine::kernels::Stop;
+use kept_engine::vault::{VaultFolder, VaultUse, Vaults};
+use kept_engine::{Answer, Ask, Engine, Event, Finish, Method, Source, resident_bytes};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -15,6 +17,7 @@ use crate::{map, paint};
 /// What `--json` prints.
 #[derive(Serialize)]
 struct AskJson<'a> {
+    question: &'a str,
     answer: &'a str,
     finish: Finish,
     model: &'a str,
@@ -36,6 +39,7 @@ struct AskJson<'a> {
     /// The document was read in streaming mode, which is approximate.
     streamed: bool,
     sources: &'a [Source],
+    vault: &'a VaultUse,
     notes: &'a [String],
 }
 
@@ -46,92 +50,159 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         arguments.max_tokens > 0,
         "--max-tokens 0 leaves no room for an answer; give at least 1"
     );
+    anyhow::ensure!(
+        arguments.question.len() == 1 || (arguments.map.is_none() && !arguments.paint),
+        "--map and --paint show what was kept for one question, and {} were given; ask one",
+        arguments.question.len()
+    );
     let sampling = arguments.sampling();
+    let (kind, vault_budget) = (arguments.vault.kind()?, arguments.vault.budget()?);
     let model = model_path(&arguments.engine.model)?;
-    let inputs = [arguments.question.document.as_path(), model.as_path()];
+    let inputs = [arguments.document.as_path(), model.as_path()];
     if let Some(path) = &arguments.map {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open()?;
-    let document = Document::open(&arguments.question.document)?;
+    let document = Document::open(&arguments.document)?;
+    // Where vaults have no place, questions are answered without.
+    let folder = kind
+        .map(|_| VaultFolder::standard(vault_budget))
+        .transpose();
+    let (folder, trouble) = match folder {
+        Ok(folder) => (folder, None),
+        Err(error) => (None, Some(format!("the document is not kept: {error}"))),
+    };
+    let vaults = folder.as_ref().zip(kind);
+    let vaults = vaults.map(|(folder, kind)| Vaults { folder, kind });
     // The vocabulary and the document are there, the weights are mapped but not read yet.
-    let before = resident_bytes().unwrap_or(0);
-    let stop = stop_on_ctrl_c();
-    let bar = ReadingBar::new();
-    let live = !arguments.json;
-    let to_terminal = std::io::stdout().is_terminal();
-    let mut printed: anyhow::Result<()> = Ok(());
-    let answer = engine.ask(
-        &Ask {
+    let mut asking = Asking {
+        before: resident_bytes().unwrap_or(0),
+        arguments: &arguments,
+        engine: &engine,
+        document: &document,
+        method: &method,
+        stop: stop_on_ctrl_c(),
+        expected: 0,
+        trouble,
+    };
+    for question in &arguments.question {
+        let ask = Ask {
             document: &document,
-            question: &arguments.question.question,
+            question,
             method: &method,
             budget,
             sampling: &sampling,
             max_tokens: arguments.max_tokens,
             thinking: arguments.thinking,
             limits: arguments.limits.limits(),
-        },
-        &mut |event| match event {
-            Event::Progress(progress) => bar.show(&progress),
-            Event::Read { .. } => bar.clear(),
-            Event::Token { text } => {
-                if live && printed.is_ok() {
-                    printed = match to_terminal {
-                        true => output::print_text(&output::printable(&text)),
-                        false => output::print_text(&text),
-                    };
-                    if printed.is_err() {
-                        stop.request();
+            vault: vaults,
+        };
+        asking.one(&ask)?;
+    }
+    Ok(())
+}
+
+/// Questions on one document, one after the other.
+struct Asking<'a> {
+    arguments: &'a AskArguments,
+    engine: &'a Engine,
+    document: &'a Document,
+    method: &'a Method,
+    stop: Stop,
+    /// Bytes of memory in use before anything was read.
+    before: u64,
+    /// The peak that was to be expected of all questions so far.
+    expected: u64,
+    /// Why there are no vaults, until it was said.
+    trouble: Option<String>,
+}
+
+impl Asking<'_> {
+    fn one(&mut self, ask: &Ask<'_>) -> anyhow::Result<()> {
+        let (arguments, engine) = (self.arguments, self.engine);
+        let several = arguments.question.len() > 1;
+        let live = !arguments.json;
+        let to_terminal = std::io::stdout().is_terminal();
+        if live && several {
+            output::print_text(&output::printable(&format!("> {}\n", ask.question)))?;
+        }
+        let bar = ReadingBar::new();
+        let mut printed: anyhow::Result<()> = Ok(());
+        let stop = &self.stop;
+        let answer = engine.ask(
+            ask,
+            &mut |event| match event {
+                Event::Progress(progress) => bar.show(&progress),
+                Event::Read { .. } => bar.clear(),
+                Event::Token { text } => {
+                    if live && printed.is_ok() {
+                        printed = match to_terminal {
+                            true => output::print_text(&output::printable(&text)),
+                            false => output::print_text(&text),
+                        };
+                        if printed.is_err() {
+                            stop.request();
+                        }
                     }
                 }
-            }
-        },
-        &stop,
-    );
-    bar.clear();
-    let answer = answer?;
-    let expected = before + answer.ledger.peak();
-    // The map is written even if nobody reads the answer any more, and the answer is printed even if the map cannot be.
-    let written = match &arguments.map {
-        Some(path) => map::write_json(path, &document, &engine, &answer),
-        None => Ok(()),
-    };
-    if arguments.json {
+            },
+            stop,
+        );
+        bar.clear();
+        let mut answer = answer?;
+        answer.notes.extend(self.trouble.take());
+        self.expected = self.expected.max(self.before + answer.ledger.peak());
+        // The map is written even if nobody reads the answer any more, and the answer is printed even if the map cannot be.
+        let written = match &arguments.map {
+            Some(path) => map::write_json(path, self.document, engine, &answer),
+            None => Ok(()),
+        };
+        if arguments.json {
+            self.print_json(ask.question, &answer)?;
+            return written;
+        }
+        printed?;
+        output::print_text("\n")?;
+        let summary = summary(&answer, &self.method.name, self.expected);
+        output::say(&format!("\n{summary}"));
+        written?;
+        if arguments.paint {
+            let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
+            output::print_text("\n")?;
+            map::print(self.document, &answer, colored)?;
+        }
+        if several {
+            output::print_text("\n")?;
+        }
+        Ok(())
+    }
+
+    fn print_json(&self, question: &str, answer: &Answer) -> anyhow::Result<()> {
         output::print_json(&AskJson {
+            question,
             answer: &answer.text,
             finish: answer.finish,
-            model: engine.model().name(),
-            method: &method.name,
+            model: self.engine.model().name(),
+            method: &self.method.name,
             prompt_tokens: answer.prompt.len(),
             answer_tokens: answer.answer_tokens,
             rows_per_layer: &answer.rows_per_layer,
             kv_bytes: answer.kv_bytes,
             kv_bytes_full: answer.kv_bytes_full,
             peak_bytes: answer.peak_bytes,
-            expected_peak_bytes: expected,
+            expected_peak_bytes: self.expected,
             ledger: answer.ledger,
             prefill_seconds: answer.prefill_seconds,
             select_seconds: answer.select_seconds,
             decode_seconds: answer.decode_seconds,
-            prefill_tokens_per_second: answer.prompt.len() as f64 / answer.prefill_seconds,
+            prefill_tokens_per_second: answer.vault.tokens_read as f64 / answer.prefill_seconds,
             decode_tokens_per_second: answer.decode_tokens_per_second(),
             streamed: answer.streamed,
             sources: &answer.sources,
+            vault: &answer.vault,
             notes: &answer.notes,
-        })?;
-        return written;
+        })
     }
-    printed?;
-    output::print_text("\n")?;
-    output::say(&format!("\n{}", summary(&answer, &method.name, expected)));
-    written?;
-    if arguments.paint {
-        let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
-        output::print_text("\n")?;
-        map::print(&document, &answer, colored)?;
-    }
-    Ok(())
 }
 
 /// What the answer cost, in three lines; `expected` bytes were to be the peak.
@@ -148,10 +219,16 @@ fn summary(answer: &Answer, method: &str, expected: u64) -> String {
     if answer.ledger.tables > 0 {
         text += &format!("beside it tables of {}\n", bytes(answer.ledger.tables));
     }
+    if answer.vault.used {
+        text += &format!(
+            "{} tokens from the vault · ",
+            count(answer.vault.tokens_from_vault)
+        );
+    }
     text += &format!(
         "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {} (expected {})\n",
         duration(answer.prefill_seconds),
-        answer.prompt.len() as f64 / answer.prefill_seconds,
+        answer.vault.tokens_read as f64 / answer.prefill_seconds,
         answer.decode_tokens_per_second(),
         answer.peak_bytes.map_or("unknown".into(), bytes),
         bytes(expected),

@@ -22,6 +22,7 @@ mod progress;
 mod pull;
 mod select;
 mod tokenize;
+mod vaults;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::arguments::{Arguments, Command, EvalCommand, ModelsCommand};
+use crate::arguments::{Arguments, Command, EvalCommand, ModelsCommand, VaultsCommand};
 
 #[global_allocator]
 static ALLOCATOR: kept_engine::kernels::CountingAllocator = kept_engine::kernels::CountingAllocator;
@@ -104,6 +105,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Models(ModelsCommand::Add(arguments)) => list::add(&arguments),
         Command::Models(ModelsCommand::Forget(arguments)) => list::forget(&arguments),
         Command::Models(ModelsCommand::Inspect(arguments)) => inspect::run(&arguments),
+        Command::Vaults(VaultsCommand::List(arguments)) => vaults::list(&arguments),
+        Command::Vaults(VaultsCommand::Remove(arguments)) => vaults::remove(&arguments),
+        Command::Vaults(VaultsCommand::Clear(arguments)) => vaults::clear(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     }
 }

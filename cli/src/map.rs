@@ -39,6 +39,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             max_tokens: 0,
             thinking: false,
             limits: arguments.limits.limits(),
+            vault: None,
         },
         &mut |event| {
             if let Event::Progress(progress) = event {

@@ -22,7 +22,7 @@ impl ReadingBar {
     pub fn labelled(label: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
         if let Ok(style) =
-            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:.36}")
+            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:.52}")
         {
             bar.set_style(style.progress_chars("━╸─"));
         }
@@ -37,9 +37,13 @@ impl ReadingBar {
         self.0.set_length(progress.tokens_total as u64);
         self.0.set_position(progress.tokens_done as u64);
         self.0.set_message(format!(
-            "{:.0} tokens/s, {} left",
+            "{:.0} tokens/s, {} left{}",
             progress.tokens_per_second,
-            duration(progress.seconds_left)
+            duration(progress.seconds_left),
+            match progress.tokens_from_vault {
+                0 => "",
+                _ => ", from the vault",
+            }
         ));
     }
 

@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_tokens: 64,
         thinking: false,
         limits: Limits::default(),
+        vault: None,
     };
     let answer = engine.ask(
         &ask,

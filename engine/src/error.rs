@@ -32,6 +32,9 @@ pub enum EngineError {
         /// What one row of the others takes.
         row: u64,
     },
+    /// The document's vault could not be read to its end; what was computed of it is of no use.
+    #[error(transparent)]
+    Vault(#[from] crate::vault::VaultError),
     /// No question.
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,

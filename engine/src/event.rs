@@ -23,6 +23,9 @@ pub struct Progress {
     pub tokens_total: usize,
     /// Mean speed so far.
     pub tokens_per_second: f64,
+    /// Tokens of the prompt besides, whose rows come from the vault: they need no reading.
+    #[serde(default)]
+    pub tokens_from_vault: usize,
     /// Time left at that speed, in seconds; an answer may end sooner.
     pub seconds_left: f64,
 }

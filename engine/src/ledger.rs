@@ -18,6 +18,8 @@ pub struct MemoryLedger {
     pub residual: u64,
     /// Scratch of one chunk in one layer, while reading.
     pub activations: u64,
+    /// What reading from the vault and writing to it holds: pieces of the file, the document's last queries, measurements.
+    pub vault: u64,
     /// Rotation tables.
     pub rope: u64,
     /// Kept rows with room for the answer, positions and ranks.
@@ -31,7 +33,7 @@ pub struct MemoryLedger {
 impl MemoryLedger {
     /// Everything beside weights, kept rows and tables while reading.
     pub fn reading(&self) -> u64 {
-        self.rope + self.layer_tiles + self.layer_kv + self.residual + self.activations
+        self.rope + self.layer_tiles + self.layer_kv + self.residual + self.activations + self.vault
     }
 
     /// Everything beside weights, kept rows and tables at the worst moment.

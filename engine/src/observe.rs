@@ -166,6 +166,22 @@ impl Measured {
         }
     }
 
+    /// Goes on with what the first `rows` tokens came to, as [`Measured::sums`] gave it.
+    pub fn restore(&mut self, future: Future, rows: usize, sums: &[f64]) {
+        let mut moments = self.moments.iter_mut();
+        if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, future)) {
+            moments.restore(rows.saturating_sub(future.skip), sums);
+        }
+    }
+
+    /// The sums so far of queries behind the first `skip` tokens, with `products` or without; nothing where nobody asked.
+    pub fn sums(&self, skip: usize, products: bool) -> Vec<f64> {
+        let mut moments = self.moments.iter();
+        let found =
+            moments.find(|(future, _)| (future.skip, future.covariance) == (skip, products));
+        found.map_or_else(Vec::new, |(_, moments)| moments.sums())
+    }
+
     /// Works out what `future` asked for, for a prompt of `tokens` tokens: [`Measured::found`] gives it. `rope` is the model's, if
     /// it rotates this layer.
     pub fn finish(&mut self, future: Future, rope: Option<&RopeTable>, tokens: usize) {

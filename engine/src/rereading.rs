@@ -155,8 +155,14 @@ impl Rereading {
         all
     }
 
-    /// What a person should know of it.
-    pub(crate) fn note(&self, readings: usize, tokens: usize) -> String {
+    /// What a person should know of it, where `tokens` of the prompt are read and the others come from a vault.
+    pub(crate) fn note(&self, readings: usize, tokens: usize, from_vault: bool) -> String {
+        if from_vault {
+            let rows = self.rows();
+            return format!(
+                "the document is read again to see what the model looks back at: {rows} tokens"
+            );
+        }
         let more = self.rows() + (readings - 1) * tokens;
         format!(
             "the document is read again to see what the model looks back at: {more} tokens besides the prompt's {tokens}, so reading takes at least {:.1} times as long",

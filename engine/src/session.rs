@@ -1,6 +1,7 @@
 //! One model, any number of questions: `Engine::ask` runs a question all the way through.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use kept_documents::Document;
@@ -12,6 +13,7 @@ use crate::estimate::budget_note;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::sources::sources;
+use crate::vault::{ModelPrint, VaultAccess, VaultUse, Vaults};
 use crate::watch::Told;
 use crate::writing::Writing;
 use crate::{
@@ -53,6 +55,8 @@ pub struct Ask<'a> {
     pub thinking: bool,
     /// What reading has to keep to.
     pub limits: Limits,
+    /// The vaults that may be used and added to, if any.
+    pub vault: Option<Vaults<'a>>,
 }
 
 /// What reading has to keep to.
@@ -108,6 +112,8 @@ pub struct Answer {
     pub map: RetentionMap,
     /// The document was read in streaming, which is approximate.
     pub streamed: bool,
+    /// What came from the document's vault and went there.
+    pub vault: VaultUse,
     /// What a person should know besides, one sentence each.
     pub notes: Vec<String>,
 }
@@ -152,6 +158,8 @@ pub fn document_notes(document: &Document) -> Vec<String> {
 /// A model ready to answer.
 pub struct Engine {
     model: Model,
+    /// Taken when a vault is first asked for.
+    print: OnceLock<ModelPrint>,
 }
 
 impl Engine {
@@ -171,12 +179,20 @@ impl Engine {
             path: path.to_owned(),
             error,
         })?;
-        Ok(Self { model })
+        Ok(Self {
+            model,
+            print: OnceLock::new(),
+        })
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// What vaults know the model by.
+    pub fn print(&self) -> &ModelPrint {
+        self.print.get_or_init(|| ModelPrint::of(&self.model))
     }
 
     /// Bytes that one row in every kv head of every layer takes, of the layers that a method cuts.
@@ -275,14 +291,36 @@ impl Engine {
 
         watch.prompt(&prompt);
         let started = Instant::now();
-        let outcome = {
+        let access = |anew: bool| {
+            ask.vault.map(|vaults| VaultAccess {
+                vaults,
+                model: self.print(),
+                document: &ask.document.name,
+                anew,
+            })
+        };
+        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, anew: bool| {
             let _span =
                 tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
                     .entered();
-            Prefill::new(&self.model, &prompt.ids, &mut *policy, budget, room, &rope)
+            Prefill::new(&self.model, &prompt.ids, policy, budget, room, &rope)
                 .with_tail(prompt.tail())
                 .with_document(prompt.document.clone())
-                .run_watched(watch, stop)?
+                .with_vault(access(anew))
+                .run_watched(watch, stop)
+        };
+        let outcome = match read(&mut *policy, watch, false) {
+            // Layers were cut already: the method begins anew too.
+            Err(EngineError::Vault(error)) => {
+                tracing::warn!(%error, "the document is read again");
+                notes.push(format!(
+                    "the document's vault is damaged, so the document was read again: {error}"
+                ));
+                policy = ask.method.build()?;
+                self.rows_for(&mut *policy, ask.budget, &prompt.shape())?;
+                read(&mut *policy, watch, true)?
+            }
+            outcome => outcome?,
         };
         notes.extend(outcome.notes);
         let prefill_seconds = started.elapsed().as_secs_f64();
@@ -293,6 +331,7 @@ impl Engine {
             kv_bytes,
             kv_bytes_full,
             seconds: prefill_seconds,
+            tokens_from_vault: (outcome.vault.as_ref()).map_or(0, |vault| vault.tokens_from_vault),
         });
 
         let mut ledger = outcome.ledger;
@@ -355,6 +394,7 @@ impl Engine {
             decode_seconds,
             map: outcome.map,
             streamed: false,
+            vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
             notes,
         })
     }

@@ -77,6 +77,10 @@ pub(crate) struct Sizes {
     pub(crate) rereading: Option<Rereading>,
     /// Whether a first reading only measures, and a second one cuts.
     pub(crate) surveys: bool,
+    /// First tokens whose rows come from a vault: they do not run through the layers.
+    known: usize,
+    /// Bytes that reading from a vault and writing to it takes.
+    vault: u64,
     /// Whether heads share rows over all layers: then each has exactly its own.
     settled: bool,
     shape: ModelShape,
@@ -121,6 +125,8 @@ impl Sizes {
             entering: (0..shape.layers).map(entering).collect(),
             rereading: None,
             surveys: policy.surveys(),
+            known: 0,
+            vault: 0,
             settled: false,
             rows,
             method: policy.bytes(),
@@ -141,6 +147,16 @@ impl Sizes {
             sizes.rereading = Some(Rereading::new(model, prompt.document(), asked)?);
         }
         Ok(sizes)
+    }
+
+    /// The rows of the first `known` tokens come from a vault, which takes `bytes` of memory; of the repetition too, where
+    /// `repeated`.
+    pub(crate) fn begin_behind(&mut self, known: usize, bytes: u64, repeated: bool) {
+        self.known = known;
+        self.vault = bytes;
+        if repeated {
+            self.rereading = None;
+        }
     }
 
     /// After a survey: the rows that layers have come to share, and what the second reading needs.
@@ -213,8 +229,13 @@ impl Sizes {
     /// What a person should know of such a reading, one sentence each.
     pub(crate) fn notes(&self, policy: &dyn Policy) -> Vec<String> {
         let plan = self.rereading.as_ref();
-        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens));
+        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens, self.known > 0));
         policy.note().into_iter().chain(repeated).collect()
+    }
+
+    /// First tokens whose rows come from a vault.
+    pub(crate) fn known(&self) -> usize {
+        self.known
     }
 
     /// Rows of the repetition.
@@ -224,13 +245,14 @@ impl Sizes {
 
     /// Tokens that are read in all, as a person is told: the prompt, as often as it is read, and the repetition.
     pub(crate) fn tokens_read(&self) -> usize {
-        self.readings() * self.tokens + self.repeated()
+        self.readings() * (self.tokens - self.known) + self.repeated()
     }
 
     /// Rows that pass through layers, over all layers and readings.
     pub(crate) fn steps(&self) -> usize {
         let layers = 0..self.keeps.len();
-        let entering: usize = layers.map(|layer| self.entering_in(layer)).sum();
+        let entering = layers.map(|layer| self.entering_in(layer) - self.known);
+        let entering: usize = entering.sum();
         self.readings() * entering + self.repeated() * self.keeps.len()
     }
 
@@ -262,9 +284,9 @@ impl Sizes {
         repetition + turns + surveyed
     }
 
-    /// Floats of `[n, width]`: the residual stream.
+    /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.
     pub(crate) fn residual(&self) -> usize {
-        self.tokens * self.width
+        (self.tokens - self.known) * self.width
     }
 
     /// Floats of `[chunk, q_heads, head_dim]`: queries, and attention's output.
@@ -400,6 +422,7 @@ impl Sizes {
             layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
+            vault: self.vault,
             rope: 0,
             kept_rows: (slots * (row + beside) + rings) as u64,
             decode: 0,

@@ -39,6 +39,8 @@ pub struct Reading {
     pub kv_bytes_full: u64,
     /// Seconds spent reading.
     pub seconds: f64,
+    /// Tokens of the prompt whose rows came from the vault.
+    pub tokens_from_vault: usize,
 }
 
 /// A closure that is told [`Event`]s.
@@ -77,6 +79,8 @@ pub(crate) struct ProgressMeter {
     last: Option<Instant>,
     tokens_total: usize,
     steps_total: usize,
+    /// Tokens that need no reading.
+    from_vault: usize,
 }
 
 impl ProgressMeter {
@@ -90,6 +94,15 @@ impl ProgressMeter {
             last: (phase == Phase::Answering).then_some(started),
             tokens_total,
             steps_total,
+            from_vault: 0,
+        }
+    }
+
+    /// The same, behind `tokens` tokens that come from the vault.
+    pub(crate) fn behind(self, tokens: usize) -> Self {
+        Self {
+            from_vault: tokens,
+            ..self
         }
     }
 
@@ -110,6 +123,7 @@ impl ProgressMeter {
             phase: self.phase,
             tokens_done: done as usize,
             tokens_total: self.tokens_total,
+            tokens_from_vault: self.from_vault,
             tokens_per_second: if elapsed > 0.0 { done / elapsed } else { 0.0 },
             seconds_left: if share > 0.0 {
                 elapsed * (1.0 - share) / share

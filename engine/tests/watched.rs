@@ -88,6 +88,7 @@ fn watched(engine: &Engine, method: &Method, budget: Option<&str>) -> (Answer, H
         max_tokens: MAX_TOKENS,
         thinking: false,
         limits: Limits::default(),
+        vault: None,
     };
     let mut heard = Heard::default();
     let answer = engine

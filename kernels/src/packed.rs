@@ -30,6 +30,20 @@ pub enum PackedRows {
 }
 
 impl PackedRows {
+    /// As people write it: `f16` or `q8_0`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PackedRows::F16 => "f16",
+            PackedRows::Q8_0 => "q8_0",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let kinds = [PackedRows::F16, PackedRows::Q8_0];
+        kinds.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Bytes of a row of `head_dim` numbers.
     pub fn row_bytes(self, head_dim: usize) -> usize {
         match self {

@@ -14,6 +14,7 @@
 //! Two ways through it: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). The first
 //! repacks the layer's weights and drops them; the second multiplies the mapped blocks and allocates nothing.
 
+use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{
     Stop, Stopped, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul, soft_cap,
 };
@@ -132,7 +133,22 @@ impl Model {
     /// # Errors
     /// None today; an architecture whose layers are read late may fail here.
     pub fn layer_pass(&self, layer: usize, max_rows: usize) -> Result<LayerPass<'_>, ModelError> {
-        Ok(LayerPass::new(&self.config, &self.layers[layer], max_rows))
+        let make = |matrix| Tiles::new(matrix, max_rows);
+        Ok(LayerPass::new(
+            &self.config,
+            &self.layers[layer],
+            max_rows,
+            make,
+        ))
+    }
+
+    /// [`Model::layer_pass`] that multiplies the mapped blocks whatever the number of rows: nothing is repacked, which for a few
+    /// rows would cost more than it saves.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
+        LayerPass::new(&self.config, &self.layers[layer], max_rows, Tiles::mapped)
     }
 
     /// Decode, first half of a layer: project one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`
@@ -234,18 +250,23 @@ pub struct LayerPass<'a> {
 }
 
 impl<'a> LayerPass<'a> {
-    fn new(config: &'a Config, layer: &'a Layer, max_rows: usize) -> LayerPass<'a> {
+    fn new(
+        config: &'a Config,
+        layer: &'a Layer,
+        max_rows: usize,
+        make: impl Fn(&'a MappedMatrix) -> Tiles<'a>,
+    ) -> LayerPass<'a> {
         let rows = max_rows.clamp(1, BLOCK_ROWS);
         LayerPass {
             config,
             layer,
-            q: Tiles::new(&layer.q, max_rows),
-            k: Tiles::new(&layer.k, max_rows),
-            v: Tiles::new(&layer.v, max_rows),
-            o: Tiles::new(&layer.o, max_rows),
-            gate: Tiles::new(&layer.gate, max_rows),
-            up: Tiles::new(&layer.up, max_rows),
-            down: Tiles::new(&layer.down, max_rows),
+            q: make(&layer.q),
+            k: make(&layer.k),
+            v: make(&layer.v),
+            o: make(&layer.o),
+            gate: make(&layer.gate),
+            up: make(&layer.up),
+            down: make(&layer.down),
             rows,
             normed: Inputs::new(rows, config.width),
             attended: Inputs::new(rows, config.q_width()),

@@ -132,6 +132,21 @@ impl RopeTable {
         &self.sin
     }
 
+    /// `[dims / 2]`: radians per position.
+    pub fn frequencies(&self) -> &[f64] {
+        &self.frequencies
+    }
+
+    /// Factor on all cosines and sines.
+    pub fn magnitude(&self) -> f64 {
+        self.magnitude
+    }
+
+    /// The sliding layers' own table, where they have one.
+    pub fn of_windows(&self) -> Option<&RopeTable> {
+        self.of_windows.as_deref()
+    }
+
     /// Which numbers of a head form a pair.
     pub fn pairing(&self) -> kept_kernels::Pairing {
         self.pairing

@@ -203,6 +203,16 @@ impl<'a> Tiles<'a> {
         }
     }
 
+    /// No panels: the blocks are multiplied where they lie.
+    pub(crate) fn mapped(matrix: &'a MappedMatrix) -> Tiles<'a> {
+        Tiles {
+            matrix,
+            panel_rows: matrix.rows(),
+            panels: Vec::new(),
+            padded: None,
+        }
+    }
+
     /// `out[m, rows] = inputs[m, cols] * matrix^T` for at most [`BLOCK_ROWS`] rows.
     ///
     /// # Errors

@@ -100,6 +100,7 @@ pub fn read_document_and_step(
         document,
         every_row: false,
         chunk,
+        vault: None,
     }
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");

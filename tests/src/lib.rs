@@ -13,5 +13,6 @@ pub mod hub;
 pub mod selecting;
 pub mod slow;
 pub mod terminal;
+pub mod vaults;
 #[cfg(target_os = "linux")]
 pub mod window;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
@@ -82,9 +82,21 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
+    // Never where the person at this computer has theirs.
+    let vaults = tempfile::tempdir().expect("a temporary folder");
+    kept_in(vaults.path(), arguments)
+}
+
+/// [`kept`] with vaults in a folder that stays.
+pub fn kept_in<I, S>(vaults: &Path, arguments: I) -> Run
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
     let mut command = Command::new(program());
     command
         .args(arguments)
+        .env("KEPT_VAULTS", vaults)
         .env_remove("KEPT_LOG")
         .env_remove("RUST_BACKTRACE");
     run(command)

@@ -208,6 +208,7 @@ fn whoever_watches_hears_of_the_layers_that_are_cut() {
         max_tokens: 20,
         thinking: false,
         limits: Limits::default(),
+        vault: None,
     };
     let mut heard = Heard::default();
     let answer = engine

@@ -33,6 +33,7 @@ fn ask<'a>(document: &'a Document, method: &'a Method, sampling: &'a Sampling) -
         max_tokens: 32,
         thinking: false,
         limits: Limits::default(),
+        vault: None,
     }
 }
 
@@ -150,6 +151,7 @@ fn the_log_never_holds_document_text() {
         ])
         .arg(&file)
         .env("KEPT_LOG", "trace")
+        .env("KEPT_VAULTS", folder.path().join("kept"))
         .stdin(Stdio::null())
         .output()
         .expect("kept runs");

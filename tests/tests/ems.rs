@@ -432,6 +432,7 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
         max_tokens: 12,
         thinking: false,
         limits: Limits::default(),
+        vault: None,
     };
     let answer = engine
         .ask(&question, &mut |_| (), &Stop::new())

@@ -482,6 +482,7 @@ fn a_document_beyond_the_window_is_read() {
             sampling: &Sampling::default(),
             max_tokens: 24,
             thinking: false,
+            vault: None,
             limits: Limits { streaming },
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())

@@ -157,6 +157,7 @@ fn answers_together_are_answers_one_by_one() {
             max_tokens: 24,
             thinking: false,
             limits: Limits::default(),
+            vault: None,
         };
         match (engine.ask(&ask, &mut |_| (), &Stop::new()), found) {
             (Ok(alone), Ok(found)) => {

@@ -108,6 +108,7 @@ fn a_question_is_answered_as_in_process() {
                 max_tokens: 48,
                 thinking: false,
                 limits: Limits::default(),
+                vault: None,
             },
             &mut |_| {},
             &Stop::new(),

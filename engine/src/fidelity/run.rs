@@ -174,6 +174,7 @@ impl Engine {
             max_tokens: reference.max_tokens,
             thinking: false,
             limits: Limits::default(),
+            vault: None,
         };
         Ok(self.ask(&ask, on_event, stop)?.text)
     }

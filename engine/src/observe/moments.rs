@@ -65,6 +65,37 @@ impl QueryMoments {
         }
     }
 
+    /// The sums so far: `[q_heads, head_dim]`, then the lower triangles of the products.
+    pub(super) fn sums(&self) -> Vec<f64> {
+        let mut all = self.sums.clone();
+        let dim = self.shape.map_or(1, |shape| shape.head_dim);
+        for square in self.products.chunks_exact(dim * dim) {
+            for (i, line) in square.chunks_exact(dim).enumerate() {
+                all.extend_from_slice(&line[..=i]);
+            }
+        }
+        all
+    }
+
+    /// From now on `rows` rows came to `sums`, as [`QueryMoments::sums`] gave them.
+    ///
+    /// # Panics
+    /// When these are of another shape.
+    pub(super) fn restore(&mut self, rows: usize, sums: &[f64]) {
+        self.rows = rows;
+        let (means, mut triangles) = sums.split_at(self.sums.len());
+        self.sums.copy_from_slice(means);
+        let dim = self.shape.map_or(1, |shape| shape.head_dim);
+        for square in self.products.chunks_exact_mut(dim * dim) {
+            for (i, line) in square.chunks_exact_mut(dim).enumerate() {
+                let (own, rest) = triangles.split_at(i + 1);
+                line[..=i].copy_from_slice(own);
+                triangles = rest;
+            }
+        }
+        assert!(triangles.is_empty(), "sums of the same shape");
+    }
+
     /// The statistics, turned by `turn` where the model rotates.
     pub fn finish(&mut self, turn: Option<&AverageTurn>) -> Option<FutureQueries<'_>> {
         let shape = self.shape?;

@@ -13,6 +13,7 @@
 //! ```
 
 mod check;
+mod prefix;
 mod reader;
 mod repetition;
 mod scratch;
@@ -28,9 +29,11 @@ use kept_policies::{Policy, PolicyError, Pos, Positions, PromptShape};
 
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
+use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
+use prefix::Prefix;
 use reader::{Read, Reader};
 pub(crate) use repetition::Repetition;
 use tally::Tally;
@@ -60,6 +63,8 @@ pub struct Prefill<'a> {
     pub every_row: bool,
     /// Tokens per chunk; the result does not depend on it.
     pub chunk: usize,
+    /// The vaults that may be used and added to, if any.
+    pub vault: Option<VaultAccess<'a>>,
 }
 
 /// A prompt that was read.
@@ -80,6 +85,8 @@ pub struct PrefillOutcome {
     pub notes: Vec<String>,
     /// The document's repetition, where the method asked for one and `every_row` for its output.
     pub repeated: Option<Repeated>,
+    /// What came from the vault and went there, if there is one.
+    pub vault: Option<VaultUse>,
 }
 
 /// The document's repetition: every chunk is read behind the document as if no other had been.
@@ -121,7 +128,13 @@ impl<'a> Prefill<'a> {
             document: None,
             every_row: false,
             chunk: CHUNK,
+            vault: None,
         }
+    }
+
+    /// The same reading, with vaults.
+    pub fn with_vault(self, vault: Option<VaultAccess<'a>>) -> Self {
+        Self { vault, ..self }
     }
 
     /// The same of a prompt whose last `tail` tokens are the template's.
@@ -153,7 +166,7 @@ impl<'a> Prefill<'a> {
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
         let prompt = self.shape();
-        let sizes = Sizes::new(
+        let mut sizes = Sizes::new(
             self.model,
             &mut *self.policy,
             &prompt,
@@ -171,11 +184,25 @@ impl<'a> Prefill<'a> {
             rope: self.rope,
             every_row: self.every_row,
         };
+        // Logits of every row need every row to run through the model.
+        let mut prefix = match &self.vault {
+            Some(access) if !self.every_row => Prefix::open(access, read, &sizes, &prompt),
+            _ => Prefix::none(prompt.tokens),
+        };
+        let (buffers, repeated) = (prefix.buffer_bytes(), prefix.knows_repetition());
+        sizes.begin_behind(prefix.known(), buffers, repeated);
+        let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {
             policy: &mut *self.policy,
             budget: self.budget,
         }];
-        let outcome = read_and_cut(read, vec![sizes], &mut cuts, watch, stop)?.pop();
+        let sizes = vec![sizes];
+        let outcome = read_and_cut(read, sizes, &mut prefix, &mut cuts, watch, stop)?.pop();
+        let outcome = outcome.map(|mut outcome| {
+            outcome.notes.extend_from_slice(prefix.notes());
+            outcome.vault = prefix.into_use(tokens_read);
+            outcome
+        });
         Ok(outcome.expect("one method, one outcome"))
     }
 
@@ -243,7 +270,14 @@ impl SharedPrefill<'_> {
             results.push(match own {
                 Ok(own) if own.reads_alone() => {
                     let mut alone = [Cut { policy, budget }];
-                    let outcome = read_and_cut(read, vec![own], &mut alone, &mut watch, stop)?;
+                    let outcome = read_and_cut(
+                        read,
+                        vec![own],
+                        &mut Prefix::none(self.ids.len()),
+                        &mut alone,
+                        &mut watch,
+                        stop,
+                    )?;
                     outcome.into_iter().next().map(Ok)
                 }
                 Ok(own) => {
@@ -257,7 +291,14 @@ impl SharedPrefill<'_> {
             });
         }
         if !taken.is_empty() {
-            let outcomes = read_and_cut(read, sizes, &mut taken, &mut watch, stop)?;
+            let outcomes = read_and_cut(
+                read,
+                sizes,
+                &mut Prefix::none(self.ids.len()),
+                &mut taken,
+                &mut watch,
+                stop,
+            )?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }
@@ -272,6 +313,7 @@ impl SharedPrefill<'_> {
 fn read_and_cut(
     read: Read<'_>,
     mut sizes: Vec<Sizes>,
+    prefix: &mut Prefix,
     cuts: &mut [Cut<'_>],
     watch: &mut dyn Watch,
     stop: &Stop,
@@ -287,20 +329,21 @@ fn read_and_cut(
     let (mut surveyed, mut repeated) = (None, None);
     if sizes[0].surveys {
         let started = Instant::now();
-        let mut reader = Reader::new(read, &sizes, &mut tally);
+        let mut reader = Reader::new(read, &sizes, prefix, &mut tally);
         for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
             reader.read(layer, watch, stop)?;
             if let LayerKeeps::Cut(own) = keeps {
                 reader.survey((layer, own), &mut *cuts[0].policy, stop)?;
             }
         }
+        reader.end();
         surveyed = Some(reader.ledger());
         repeated = reader.into_output().1;
         sizes[0].settle(&mut *cuts[0].policy);
         selecting[0] += started.elapsed();
     }
 
-    let mut reader = Reader::new(read, &sizes, &mut tally);
+    let mut reader = Reader::new(read, &sizes, prefix, &mut tally);
     for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
         let measuring = reader.read(layer, watch, stop)?;
         let own = match keeps {
@@ -329,6 +372,7 @@ fn read_and_cut(
             layers[which].push(compact);
         }
     }
+    reader.end();
     let reading = surveyed.unwrap_or(reader.ledger());
     let (hidden, again) = reader.into_output();
     let mut repeated = repeated.or(again);
@@ -361,6 +405,7 @@ fn read_and_cut(
                 selecting,
                 notes,
                 repeated: repeated.take(),
+                vault: None,
             }
         };
     Ok(all.map(outcome).collect())

@@ -1,19 +1,21 @@
 //! One reading on its way through the layers: [`Reader::read`] runs every token through a layer, [`Reader::cut`] keeps of its
 //! keys and values what a method says. Several methods may cut the same layer, each for itself.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::{
     HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, prefill_attention,
     window_scores,
 };
-use kept_models::{Model, RopeTable};
+use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{
     BelowAverage, Observation, Policy, Positions, Ramp, Retention, Softmax, Window,
 };
 
 use super::Repeated;
 use super::check::check;
+use super::prefix::{Learned, Prefix};
 use super::repetition::{Repetition, Wanted};
 use super::scratch::Scratch;
 use super::tally::Tally;
@@ -49,6 +51,10 @@ pub(super) struct Reader<'a> {
     turns: Option<Turns>,
     /// The second stream, where the method asks for it.
     repetition: Option<Repetition<'a>>,
+    /// `[kv_heads, n]`: its scores, where the vault has them.
+    known_scores: Vec<f32>,
+    /// What comes from the vault and goes there.
+    prefix: &'a mut Prefix,
     scratch: Scratch,
     /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
     held: Held,
@@ -57,6 +63,19 @@ pub(super) struct Reader<'a> {
     tally: &'a mut Tally,
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
+}
+
+/// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
+const FEW_ROWS: usize = 64;
+
+/// What is asked of one layer's reading.
+struct Asked {
+    /// Tokens that enter.
+    n: usize,
+    column_sums: bool,
+    /// The first token whose queries are observed.
+    window_from: usize,
+    last_layer: bool,
 }
 
 /// What was measured last in a layer, by what was asked for.
@@ -69,7 +88,12 @@ struct Held {
 
 impl<'a> Reader<'a> {
     /// Everything is allocated here. `sizes` has an entry for each method that will cut.
-    pub(super) fn new(of: Read<'a>, sizes: &'a [Sizes], tally: &'a mut Tally) -> Self {
+    pub(super) fn new(
+        of: Read<'a>,
+        sizes: &'a [Sizes],
+        prefix: &'a mut Prefix,
+        tally: &'a mut Tally,
+    ) -> Self {
         assert!(
             sizes.len() == 1 || !sizes.iter().any(Sizes::reads_alone),
             "a method that reads in its own way shares no reading"
@@ -79,7 +103,11 @@ impl<'a> Reader<'a> {
         } = of;
         let (heads, first) = (head_shape(model), &sizes[0]);
         let mut residual = vec![0.0f32; first.residual()];
-        model.embed(ids, &mut residual);
+        model.embed(&ids[prefix.known()..], &mut residual);
+        let known_scores = match prefix.knows_repetition() {
+            true => vec![0.0; heads.kv_heads * ids.len()],
+            false => Vec::new(),
+        };
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
         Self {
@@ -90,6 +118,8 @@ impl<'a> Reader<'a> {
             alive: Alive::default(),
             turns: first.thins().then(|| Turns::new(rope, first.chunk)),
             repetition,
+            known_scores,
+            prefix,
             scratch: Scratch::new(sizes, heads),
             held: Held::default(),
             raw_keys: None,
@@ -98,130 +128,218 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Runs the whole prompt through `layer`: its keys and values, its output, and what its queries saw. Gives the time that
-    /// went into measuring.
+    /// Runs what is not known of the prompt through `layer`: its keys and values, its output, and what its queries saw. Gives the
+    /// time that went into measuring.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`]; [`EngineError::Vault`] when known rows cannot be read.
     pub(super) fn read(
         &mut self,
         layer: usize,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
-        let Read { model, rope, .. } = self.of;
-        let (n, chunk, width) = (
-            self.sizes[0].entering_in(layer),
-            self.sizes[0].chunk,
-            model.config().width,
-        );
-        let last_layer = layer + 1 == self.sizes[0].keeps.len();
+        let model = self.of.model;
+        let sizes = &self.sizes[0];
+        let (n, chunk) = (sizes.entering_in(layer), sizes.chunk);
+        // What is dropped on the way is behind no vault: all that enters is then the prefix.
+        let (known, prefix) = (self.prefix.known(), self.prefix.tokens().min(n));
         let needs = || self.sizes.iter().map(|sizes| sizes.needs_in(layer));
-        let (column_sums, reread) = (
-            needs().any(|needs| needs.column_sums),
-            needs().any(|needs| needs.reread.is_some()),
-        );
-        let window_from = n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0);
-        let q_width = self.heads.q_heads * self.heads.head_dim;
-        let kv_width = self.heads.kv_heads * self.heads.head_dim;
+        let asked = Asked {
+            n,
+            column_sums: needs().any(|needs| needs.column_sums),
+            window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
+            last_layer: layer + 1 == sizes.keeps.len(),
+        };
+        let reread = needs().any(|needs| needs.reread.is_some());
         let scratch = &mut self.scratch;
-        let mut measuring = Duration::ZERO;
-        let futures = needs().filter_map(|needs| needs.future);
-        scratch.measured.start(self.heads, futures);
+        scratch.measured.start(
+            self.heads,
+            self.sizes.iter().filter_map(|s| s.needs_in(layer).future),
+        );
         scratch.window_queries.clear();
         self.held = Held::default();
-        if column_sums {
+        if asked.column_sums {
             scratch.column_sums.clear();
             scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
         }
-        let mut pass = model.layer_pass(layer, chunk)?;
-        for first in (0..n).step_by(chunk) {
-            let count = chunk.min(n - first);
-            let q = &mut scratch.q[..count * q_width];
-            let k = &mut scratch.k[..count * kv_width];
-            let v = &mut scratch.v[..count * kv_width];
-            let stream = &mut self.residual[first * width..(first + count) * width];
-            pass.project(stream, q, k, v, stop)?;
-            let started = Instant::now();
-            scratch.measured.add(q, first);
-            measuring += started.elapsed();
-            match (
-                rope.of_layer(layer),
-                self.alive.positions(),
-                &mut self.turns,
-            ) {
-                (None, ..) => {}
-                (Some(rope), Some(alive), Some(turns)) => {
-                    let positions = alive[first..first + count].iter();
-                    turns.stand(rope, positions.map(|&p| p as usize));
-                    turns.rotate(q, self.heads.q_heads, 0..count);
-                    turns.rotate(k, self.heads.kv_heads, 0..count);
-                }
-                (Some(rope), ..) => {
-                    rope.rotate_rows(q, self.heads.q_heads, first);
-                    rope.rotate_rows(k, self.heads.kv_heads, first);
-                }
-            }
-            scratch.keys.copy_in(first, k);
-            scratch.values.copy_in(first, v);
-            if first + count > window_from {
-                let skip = window_from.saturating_sub(first) * q_width;
-                scratch.window_queries.extend_from_slice(&q[skip..]);
-            }
-            // The last layer's output matters in the last row only.
-            let needed = match last_layer && !self.of.every_row {
-                false => first..first + count,
-                true if first + count == n => n - 1..n,
-                true => first..first,
+        self.fill_known(layer, &asked)?;
+
+        let mut measuring = Duration::ZERO;
+        // Its weights are rearranged for many rows, if there are any.
+        let mut pass = None;
+        for first in (known..prefix).step_by(chunk) {
+            let pass = match &mut pass {
+                Some(pass) => pass,
+                none => none.insert(model.layer_pass(layer, chunk.min(prefix))?),
             };
-            let log_sum_exp = match column_sums {
-                true => &mut scratch.log_sum_exp[..self.heads.q_heads * count],
-                false => &mut [],
-            };
-            let whole = needed.len() == count;
-            if !needed.is_empty() {
-                let local = needed.start - first..needed.end - first;
-                let out = &mut scratch.attention[..needed.len() * q_width];
-                let task = PrefillAttention {
-                    shape: self.heads,
-                    scale: attention_scale(model),
-                    window: model.config().kinds[layer].window,
-                    queries: &q[local.start * q_width..local.end * q_width],
-                    first: needed.start,
-                    keys: &scratch.keys,
-                    values: &scratch.values,
-                };
-                let known = (column_sums && whole).then_some(&mut *log_sum_exp);
-                prefill_attention(&task, out, known, stop)?;
-                let stream = &mut stream[local.start * width..local.end * width];
-                pass.finish(out, stream, stop)?;
-            }
-            if column_sums {
-                let started = Instant::now();
-                let rows = LastQueries {
-                    shape: self.heads,
-                    scale: attention_scale(model),
-                    queries: q,
-                    keys: &scratch.keys,
-                    tokens: first + count,
-                };
-                let known = match whole {
-                    true => LogSumExp::Known(log_sum_exp),
-                    false => LogSumExp::Unknown(log_sum_exp),
-                };
-                rows.add_column_sums(known, &mut scratch.column_sums, stop)?;
-                measuring += started.elapsed();
-            }
-            self.tally.passed(count, watch);
+            let rows = first..prefix.min(first + chunk);
+            measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
         }
         if let Some(repetition) = &mut self.repetition {
+            let pass = match &mut pass {
+                Some(pass) => pass,
+                none => none.insert(model.layer_pass(layer, chunk.min(prefix))?),
+            };
             let started = Instant::now();
             let wanted = Wanted {
                 scores: reread,
-                outputs: !last_layer || self.of.every_row,
+                outputs: !asked.last_layer || self.of.every_row,
             };
             let mut told = |rows| self.tally.passed(rows, watch);
-            repetition.read((layer, &mut pass), scratch, wanted, chunk, stop, &mut told)?;
+            let scratch = &mut self.scratch;
+            repetition.read((layer, pass), scratch, wanted, chunk, stop, &mut told)?;
             measuring += started.elapsed();
         }
-        self.largest_pass = self.largest_pass.max(pass.bytes());
+        self.end_prefix(layer, n);
+        let tiles = pass.take().map_or(0, |pass| pass.bytes());
+        self.largest_pass = self.largest_pass.max(tiles);
+
+        let rest = n - prefix;
+        if rest > 0 {
+            // In the same way whether or not the weights were just rearranged: an answer does not depend on it.
+            let mut pass = match rest <= FEW_ROWS {
+                true => model.layer_pass_mapped(layer, rest),
+                false => model.layer_pass(layer, chunk.min(rest))?,
+            };
+            for first in (prefix..n).step_by(chunk) {
+                let rows = first..n.min(first + chunk);
+                measuring += self.read_chunk((layer, &mut pass), rows, &asked, watch, stop)?;
+            }
+            self.largest_pass = self.largest_pass.max(pass.bytes());
+        }
+        Ok(measuring)
+    }
+
+    /// What is known of the layer, from the vault.
+    fn fill_known(&mut self, layer: usize, asked: &Asked) -> Result<(), EngineError> {
+        let scratch = &mut self.scratch;
+        let prefix = &mut *self.prefix;
+        prefix.begin_layer(layer, &mut scratch.keys, &mut scratch.values)?;
+        prefix.append_queries(asked.window_from, &mut scratch.window_queries);
+        if asked.column_sums {
+            prefix.fill_column_sums(&mut scratch.column_sums, asked.n);
+        }
+        for future in (self.sizes.iter()).filter_map(|sizes| sizes.needs_in(layer).future) {
+            prefix.fill_query_sums(future, &mut scratch.measured);
+        }
+        if !self.known_scores.is_empty() {
+            prefix.fill_repetition(&mut self.known_scores, asked.n);
+        }
+        Ok(())
+    }
+
+    /// The prefix has been read in this layer: what is to be kept of it goes to the vault.
+    fn end_prefix(&mut self, layer: usize, n: usize) {
+        let scratch = &self.scratch;
+        let learned = Learned {
+            keys: &scratch.keys,
+            values: &scratch.values,
+            tokens: n,
+            column_sums: &scratch.column_sums,
+            measured: &scratch.measured,
+            repetition: (self.repetition.as_ref()).map_or(&[], |r| r.scores.as_slice()),
+        };
+        self.prefix.end_layer(layer, &learned);
+    }
+
+    /// Runs the tokens `rows` through a layer, which those before them have passed already or are known of. Gives the time that
+    /// went into measuring.
+    fn read_chunk(
+        &mut self,
+        (layer, pass): (usize, &mut LayerPass<'_>),
+        rows: Range<usize>,
+        asked: &Asked,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let Read { model, rope, .. } = self.of;
+        let width = model.config().width;
+        let (first, count) = (rows.start, rows.len());
+        let dim = self.heads.head_dim;
+        let (q_width, kv_width) = (self.heads.q_heads * dim, self.heads.kv_heads * dim);
+        let scratch = &mut self.scratch;
+        let mut measuring = Duration::ZERO;
+        let q = &mut scratch.q[..count * q_width];
+        let k = &mut scratch.k[..count * kv_width];
+        let v = &mut scratch.v[..count * kv_width];
+        let at = (first - self.prefix.known()) * width;
+        let stream = &mut self.residual[at..at + count * width];
+        pass.project(stream, q, k, v, stop)?;
+        let started = Instant::now();
+        scratch.measured.add(q, first);
+        measuring += started.elapsed();
+        match (
+            rope.of_layer(layer),
+            self.alive.positions(),
+            &mut self.turns,
+        ) {
+            (None, ..) => {}
+            (Some(rope), Some(alive), Some(turns)) => {
+                let positions = alive[first..first + count].iter();
+                turns.stand(rope, positions.map(|&p| p as usize));
+                turns.rotate(q, self.heads.q_heads, 0..count);
+                turns.rotate(k, self.heads.kv_heads, 0..count);
+            }
+            (Some(rope), ..) => {
+                rope.rotate_rows(q, self.heads.q_heads, first);
+                rope.rotate_rows(k, self.heads.kv_heads, first);
+            }
+        }
+        self.prefix.round(first, k, dim);
+        self.prefix.round(first, v, dim);
+        scratch.keys.copy_in(first, k);
+        scratch.values.copy_in(first, v);
+        self.prefix.hear_queries(first, q);
+        if first + count > asked.window_from {
+            let skip = asked.window_from.saturating_sub(first) * q_width;
+            scratch.window_queries.extend_from_slice(&q[skip..]);
+        }
+        // The last layer's output matters in the last row only.
+        let needed = match asked.last_layer && !self.of.every_row {
+            false => first..first + count,
+            true if first + count == asked.n => asked.n - 1..asked.n,
+            true => first..first,
+        };
+        let log_sum_exp = match asked.column_sums {
+            true => &mut scratch.log_sum_exp[..self.heads.q_heads * count],
+            false => &mut [],
+        };
+        let whole = needed.len() == count;
+        if !needed.is_empty() {
+            let local = needed.start - first..needed.end - first;
+            let out = &mut scratch.attention[..needed.len() * q_width];
+            let task = PrefillAttention {
+                shape: self.heads,
+                scale: attention_scale(model),
+                window: model.config().kinds[layer].window,
+                queries: &q[local.start * q_width..local.end * q_width],
+                first: needed.start,
+                keys: &scratch.keys,
+                values: &scratch.values,
+            };
+            let known = (asked.column_sums && whole).then_some(&mut *log_sum_exp);
+            prefill_attention(&task, out, known, stop)?;
+            let stream = &mut stream[local.start * width..local.end * width];
+            pass.finish(out, stream, stop)?;
+        }
+        if asked.column_sums {
+            let started = Instant::now();
+            let rows = LastQueries {
+                shape: self.heads,
+                scale: attention_scale(model),
+                queries: q,
+                keys: &scratch.keys,
+                tokens: first + count,
+            };
+            let known = match whole {
+                true => LogSumExp::Known(log_sum_exp),
+                false => LogSumExp::Unknown(log_sum_exp),
+            };
+            rows.add_column_sums(known, &mut scratch.column_sums, stop)?;
+            measuring += started.elapsed();
+        }
+        self.tally.passed(count, watch);
         Ok(measuring)
     }
 
@@ -347,7 +465,10 @@ impl<'a> Reader<'a> {
                 bits: &measured.bits,
             }),
             future: needs.future.and_then(|future| measured.found(future)),
-            reread: (needs.reread.and(repetition)).map(|r| r.scores.as_slice()),
+            reread: (needs.reread.and(repetition))
+                .map(|r| r.scores.as_slice())
+                .or((needs.reread.is_some() && !self.known_scores.is_empty())
+                    .then_some(&self.known_scores)),
             keys: keys.map(RowStore::as_slice),
             values: keys.map(|_| scratch.values.as_slice()),
         }
@@ -424,8 +545,14 @@ impl<'a> Reader<'a> {
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),
             activations: scratch.bytes() + self.largest_pass,
+            vault: self.prefix.buffer_bytes() + size_of_val(self.known_scores.as_slice()) as u64,
             ..MemoryLedger::default()
         }
+    }
+
+    /// The last layer has been read: the document's vault is complete.
+    pub(super) fn end(&mut self) {
+        self.prefix.end(self.of.ids);
     }
 
     /// The last layer's output: of the last row, `[width]`, or of every row that was asked for, `[n, width]`; and that of the

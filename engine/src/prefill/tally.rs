@@ -31,7 +31,8 @@ impl Tally {
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },
-            meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps()),
+            meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps())
+                .behind(sizes.known()),
             passed: 0,
         }
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::fidelity::{ReferenceReport, RunReport};
+use crate::vault::VaultUse;
 use crate::{Estimate, Finish, MemoryNow, Method, Progress};
 
 /// A method by name, with the parameters that were set.
@@ -71,6 +72,26 @@ pub enum Request {
         max_tokens: usize,
         /// What to compare, in this order.
         runs: Vec<CompareRun>,
+    },
+    /// How documents are kept for later questions, from now on: `q8_0` (as it is without this), `f16` or `off`. Answered by
+    /// [`Reply::Vaults`] or [`Reply::Failed`].
+    KeepDocuments {
+        /// Names the request in its answer.
+        ticket: u64,
+        /// See above.
+        kind: String,
+        /// Bytes that all vaults may take on disk; nothing takes the default.
+        budget: Option<u64>,
+    },
+    /// Asks what is kept of documents. Answered by [`Reply::Vaults`] or [`Reply::Failed`].
+    Vaults {
+        /// Names the request in its answer.
+        ticket: u64,
+    },
+    /// Removes what is kept of documents, but what is in use. Answered by [`Reply::Vaults`] or [`Reply::Failed`].
+    ClearVaults {
+        /// Names the request in its answer.
+        ticket: u64,
     },
     /// Stops the question or comparison of this ticket; 0 gives up the document that is being opened. What was running ends as it
     /// ordinarily ends.
@@ -195,6 +216,24 @@ pub enum Reply {
         kv_bytes_full: u64,
         /// Seconds that reading took.
         seconds: f64,
+        /// Tokens of the prompt whose rows came from the vault: they were not read.
+        #[serde(default)]
+        tokens_from_vault: usize,
+    },
+    /// What is kept of documents, and how.
+    Vaults {
+        /// Of the request.
+        ticket: u64,
+        /// `q8_0`, `f16` or `off`.
+        kind: String,
+        /// Where, for a person to see.
+        folder: String,
+        /// Documents that are kept.
+        documents: usize,
+        /// Bytes that they take on disk.
+        bytes: u64,
+        /// Bytes that they may take.
+        budget: u64,
     },
     /// The next piece of the answer.
     Token {
@@ -281,6 +320,8 @@ pub enum Failure {
     Ask,
     /// A comparison.
     Compare,
+    /// What is kept of documents.
+    Vaults,
     /// A message that was not understood.
     Request,
 }
@@ -421,6 +462,8 @@ pub struct AnswerFacts {
     pub notes: Vec<String>,
     /// What is in use at the end.
     pub memory: MemoryNow,
+    /// What came from the document's vault and went there.
+    pub vault: Box<VaultUse>,
 }
 
 /// A passage that an answer stands on.

@@ -9,6 +9,7 @@ use kept_policies::{Budget, Policy, PromptShape};
 use super::{Stream, StreamPlan, Streaming};
 use crate::session::document_notes;
 use crate::sources::sources;
+use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::writing::Writing;
 use crate::{
@@ -60,6 +61,12 @@ impl Engine {
         let rope = RopeTable::new(model.config(), plan.positions);
         let mut notes = document_notes(ask.document);
         notes.extend(self.streaming_notes(ask.method, &plan, n)?);
+        if ask.vault.is_some() {
+            notes.push(
+                "in streaming mode no vault is made: the next question reads the document again"
+                    .to_owned(),
+            );
+        }
         let template = model.chat_template()?;
         notes.extend(template.note().map(str::to_owned));
         let mut ledger = plan.ledger(model);
@@ -107,6 +114,7 @@ impl Engine {
             kv_bytes,
             kv_bytes_full,
             seconds: prefill_seconds,
+            tokens_from_vault: 0,
         });
 
         let mut votes = Votes::new(prompt.document.clone());
@@ -158,6 +166,7 @@ impl Engine {
             decode_seconds,
             map: streamed.map,
             streamed: true,
+            vault: VaultUse::none(n),
             notes,
         })
     }

@@ -240,6 +240,7 @@ impl StreamPlan {
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
+            vault: 0,
             weights: model.weights_bytes(),
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (kv_heads * self.columns() * row) as u64,

@@ -24,7 +24,7 @@ pub enum VaultError {
     },
     /// There is less room than the vault needs.
     #[error(
-        "a vault of this document takes {needed} bytes, and the vaults may take {budget} in all; allow them more, or work without"
+        "a vault of this document takes {needed} bytes, and the vaults may take {budget} in all, those in use included; allow them more, or work without"
     )]
     TooLarge {
         /// Bytes of this vault.
@@ -35,6 +35,9 @@ pub enum VaultError {
     /// Another program is writing the same vault.
     #[error("another program is reading this document right now")]
     Busy,
+    /// There is no place for vaults.
+    #[error("there is no home folder to keep vaults in; set KEPT_VAULTS to a folder")]
+    NoHome,
 }
 
 impl VaultError {

@@ -1,8 +1,12 @@
-//! All vaults of this computer: found by key, made within a budget of disk space, the least recently used removed first.
+//! All vaults of this computer: found by key or by their first tokens, made within a budget of disk space, the least recently used removed first.
 
+use std::ffi::OsString;
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use kept_kernels::PackedRows;
 
 use super::format::VaultShape;
 use super::read::describe;
@@ -28,6 +32,8 @@ pub struct VaultEntry {
     pub model: Option<String>,
     /// Tokens; 0 where the vault is not whole.
     pub tokens: usize,
+    /// How rows are stored; `None` where the vault is not whole.
+    pub kind: Option<PackedRows>,
     /// Bytes on disk.
     pub bytes: u64,
     /// When it was last used.
@@ -43,20 +49,82 @@ impl VaultFolder {
         }
     }
 
-    /// The vault of `key`, and notes that it is used now. One that is damaged is removed, and there is none.
+    /// The vaults of this person, for window and terminal alike: `KEPT_VAULTS` names the folder; else it is `kept/vaults` where
+    /// the system keeps what can be made again. They may take `budget` bytes, or [`VaultFolder::default_budget`].
+    ///
+    /// # Errors
+    /// [`VaultError::NoHome`] where neither is known.
+    pub fn standard(budget: Option<u64>) -> Result<Self, VaultError> {
+        let path = standard_path(&|name| std::env::var_os(name))?;
+        let budget = budget.unwrap_or_else(|| Self::default_budget(&path));
+        Ok(Self { path, budget })
+    }
+
+    /// 20 GiB, or half of what is free on the disk of `path` besides what vaults take there already, whichever is less.
+    pub fn default_budget(path: &Path) -> u64 {
+        let exists = path.ancestors().find(|folder| folder.exists());
+        let Some(Ok(free)) = exists.map(fs4::available_space) else {
+            return LARGEST_BUDGET;
+        };
+        let taken = Self::new(path, 0).bytes().unwrap_or(0);
+        LARGEST_BUDGET.min((free + taken) / 2)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that all vaults may take together.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Bytes that all vaults take.
+    ///
+    /// # Errors
+    /// [`VaultError::Io`] where the folder cannot be read.
+    pub fn bytes(&self) -> Result<u64, VaultError> {
+        let files = self.files(EXTENSION)?;
+        // Another process may just have removed one.
+        let sizes = files.iter().filter_map(|(path, _)| path.metadata().ok());
+        Ok(sizes.map(|facts| facts.len()).sum())
+    }
+
+    /// The vault of `key`, or the one that shares most of its first tokens with `prefix`, at least [`FEW_SHARED`]; notes that it is
+    /// used now. One that is damaged is removed, and there is none.
     ///
     /// # Errors
     /// [`VaultError::Io`] for anything but a missing file.
-    pub fn find(&self, key: &VaultKey) -> Result<Option<Vault>, VaultError> {
-        let path = self.file(key);
-        match Vault::open(&path, key) {
-            Ok(vault) => {
-                touch(&path);
-                Ok(Some(vault))
+    pub fn find(&self, key: &VaultKey, prefix: &[u32]) -> Result<Option<Vault>, VaultError> {
+        if let Some(vault) = self.open(key)? {
+            touch(vault.path());
+            return Ok(Some(vault));
+        }
+        let akin = self.files(EXTENSION)?.into_iter();
+        let akin = akin.filter(|(_, other)| other.is_akin(key) && other != key);
+        let mut best: Option<(usize, Vault)> = None;
+        for (_, other) in akin {
+            let Some(vault) = self.open(&other)? else {
+                continue;
+            };
+            let shared = shared(vault.ids(), prefix);
+            let most = best.as_ref().map_or(FEW_SHARED - 1, |(most, _)| *most);
+            if shared > most {
+                best = Some((shared, vault));
             }
-            Err(VaultError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(None)
-            }
+        }
+        Ok(best.map(|(_, vault)| {
+            touch(vault.path());
+            vault
+        }))
+    }
+
+    /// The vault of `key`; one that is damaged is removed.
+    fn open(&self, key: &VaultKey) -> Result<Option<Vault>, VaultError> {
+        match Vault::open(&self.file(key), key) {
+            Ok(vault) => Ok(Some(vault)),
+            Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error @ VaultError::Damaged { .. }) => {
                 tracing::warn!(%error, "the document will be read again");
                 self.remove(key)?;
@@ -89,7 +157,7 @@ impl VaultFolder {
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
         let made = folder.recursive(true).create(&self.path);
         made.map_err(VaultError::io(&self.path))?;
-        self.make_room(needed)?;
+        self.make_room(key, needed)?;
         VaultWriter::begin(&self.file(key), key, document, model, shape)
     }
 
@@ -98,30 +166,24 @@ impl VaultFolder {
     /// # Errors
     /// [`VaultError::Io`] where the folder cannot be read.
     pub fn list(&self) -> Result<Vec<VaultEntry>, VaultError> {
-        let files = match std::fs::read_dir(&self.path) {
-            Ok(files) => files,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(VaultError::io(&self.path)(error)),
-        };
         let mut entries = Vec::new();
-        for file in files {
-            let path = file.map_err(VaultError::io(&self.path))?.path();
-            if path.extension().is_none_or(|e| e != EXTENSION) {
-                continue;
-            }
+        for (path, key) in self.files(EXTENSION)? {
             // Another process may just have removed it.
-            let (Some(key), Ok(facts)) = (VaultKey::of_file(&path), path.metadata()) else {
+            let Ok(facts) = path.metadata() else {
                 continue;
             };
-            let (document, model, tokens) = match describe(&path) {
-                Some((document, model, tokens)) => (Some(document), Some(model), tokens),
-                None => (None, None, 0),
+            let (document, model, tokens, kind) = match describe(&path) {
+                Some((document, model, shape)) => {
+                    (Some(document), Some(model), shape.tokens, Some(shape.kind))
+                }
+                None => (None, None, 0, None),
             };
             entries.push(VaultEntry {
                 key,
                 document,
                 model,
                 tokens,
+                kind,
                 bytes: facts.len(),
                 used: facts.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             });
@@ -138,7 +200,7 @@ impl VaultFolder {
         let path = self.file(key);
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(VaultError::io(&path)(error)),
         };
         match file.try_lock() {
@@ -146,14 +208,32 @@ impl VaultFolder {
             Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
         }
-        std::fs::remove_file(&path).map_err(VaultError::io(&path))?;
+        gone(std::fs::remove_file(&path)).map_err(VaultError::io(&path))?;
         Ok(true)
     }
 
-    /// Removes the least recently used vaults until `needed` more bytes fit into the budget.
-    fn make_room(&self, needed: u64) -> Result<(), VaultError> {
+    /// Removes every vault that no process has open, and what dead processes left. Gives how many are gone and how many stay.
+    ///
+    /// # Errors
+    /// [`VaultError::Io`].
+    pub fn clear(&self) -> Result<(usize, usize), VaultError> {
         self.sweep()?;
-        let entries = self.list()?;
+        let (mut gone, mut stay) = (0, 0);
+        for (_, key) in self.files(EXTENSION)? {
+            match self.remove(&key)? {
+                true => gone += 1,
+                false => stay += 1,
+            }
+        }
+        Ok((gone, stay))
+    }
+
+    /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget.
+    fn make_room(&self, key: &VaultKey, needed: u64) -> Result<(), VaultError> {
+        self.sweep()?;
+        let mut entries = self.list()?;
+        // One that is made anew takes the place of what is there.
+        entries.retain(|entry| entry.key != *key);
         let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
         for entry in entries.iter().rev() {
             if taken + needed <= self.budget {
@@ -164,21 +244,49 @@ impl VaultFolder {
                 tracing::info!(key = %entry.key, bytes = entry.bytes, "a vault made room");
             }
         }
-        Ok(())
+        match taken + needed <= self.budget {
+            true => Ok(()),
+            // The others are in use.
+            false => Err(VaultError::TooLarge {
+                needed,
+                budget: self.budget,
+            }),
+        }
     }
 
-    /// Removes what a process that died left of vaults it was making.
+    /// Removes what a process that died left of vaults it was making, and vaults of other versions, which nobody reads any more.
     fn sweep(&self) -> Result<(), VaultError> {
-        for file in std::fs::read_dir(&self.path).map_err(VaultError::io(&self.path))? {
-            let path = file.map_err(VaultError::io(&self.path))?.path();
-            if path.extension().is_some_and(|e| e == PART)
-                && let Some(key) = VaultKey::of_file(&path)
-                && let Some(_nobody_writes_it) = lock(&path, &key)?
-            {
-                std::fs::remove_file(&path).map_err(VaultError::io(&path))?;
+        for (path, key) in self.files(PART)? {
+            if let Some(_nobody_writes_it) = lock(&path, &key)? {
+                gone(std::fs::remove_file(&path)).map_err(VaultError::io(&path))?;
+            }
+        }
+        for (path, key) in self.files(EXTENSION)? {
+            if describe(&path).is_none() {
+                self.remove(&key)?;
             }
         }
         Ok(())
+    }
+
+    /// Files of a key's name with `extension`; none where there is no folder.
+    fn files(&self, extension: &str) -> Result<Vec<(PathBuf, VaultKey)>, VaultError> {
+        let files = match std::fs::read_dir(&self.path) {
+            Ok(files) => files,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(VaultError::io(&self.path)(error)),
+        };
+        let mut found = Vec::new();
+        for file in files {
+            let path = file.map_err(VaultError::io(&self.path))?.path();
+            if path.extension().is_some_and(|e| e == extension)
+                && let Some(key) = VaultKey::of_file(&path)
+            {
+                found.push((path, key));
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 
     fn file(&self, key: &VaultKey) -> PathBuf {
@@ -187,6 +295,47 @@ impl VaultFolder {
 }
 
 const EXTENSION: &str = "vault";
+/// More than this is never taken unless it is asked for.
+const LARGEST_BUDGET: u64 = 20 << 30;
+/// First tokens that a vault must share with a document to be of use to it: fewer are read as fast.
+pub const FEW_SHARED: usize = 64;
+
+/// How many first tokens two texts share.
+pub(crate) fn shared(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// A file that somebody else removed is gone too.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Where vaults lie, by these variables.
+fn standard_path(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf, VaultError> {
+    let path = |name: &str| {
+        let value = variable(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    if let Some(named) = path("KEPT_VAULTS") {
+        return Ok(named);
+    }
+    // Relative paths are against the convention, and would mean another folder wherever the program is started.
+    let absolute = |path: &PathBuf| path.is_absolute();
+    let cache = if cfg!(windows) {
+        path("LOCALAPPDATA")
+    } else if cfg!(target_os = "macos") {
+        path("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        path("XDG_CACHE_HOME")
+            .filter(absolute)
+            .or_else(|| path("HOME").map(|home| home.join(".cache")))
+    };
+    let cache = cache.filter(absolute).ok_or(VaultError::NoHome)?;
+    Ok(cache.join("kept").join("vaults"))
+}
 
 /// Notes that the vault is used now. That the system refuses costs nothing but its place in the order.
 fn touch(path: &Path) {
@@ -196,5 +345,36 @@ fn touch(path: &Path) {
         .and_then(|file| file.set_modified(SystemTime::now()));
     if let Err(error) = touched {
         tracing::debug!(%error, "a vault's last use was not noted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(all(unix, not(target_os = "macos")))]
+    fn the_folder_is_where_the_variables_say() {
+        let found = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+            standard_path(&value).map_err(|error| error.to_string())
+        };
+        let cases: [(&[_], &str); 4] = [
+            (&[("KEPT_VAULTS", "/v"), ("HOME", "/h")], "/v"),
+            (
+                &[("XDG_CACHE_HOME", "/c"), ("HOME", "/h")],
+                "/c/kept/vaults",
+            ),
+            (&[("HOME", "/h")], "/h/.cache/kept/vaults"),
+            (
+                &[("XDG_CACHE_HOME", "c"), ("HOME", "/h"), ("KEPT_VAULTS", "")],
+                "/h/.cache/kept/vaults",
+            ),
+        ];
+        for (set, expected) in cases {
+            assert_eq!(found(set), Ok(PathBuf::from(expected)), "{set:?}");
+        }
+        let sentence = found(&[("HOME", "here")]).expect_err("no folder");
+        assert!(sentence.contains("KEPT_VAULTS"), "{sentence}");
     }
 }

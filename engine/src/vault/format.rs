@@ -1,25 +1,33 @@
 //! What stands where in a vault's file.
 //!
 //! ```text
-//! layer 0 | layer 1 | ... | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT1"
+//! layer 0 | layer 1 | ... | token ids u32 [tokens] | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //!
-//! layer   keys [kv_heads, tokens] packed rows | values the same | queries [last, q_heads, head_dim] f32
-//!         | column sums [q_heads, tokens] f32, where they were measured
+//! layer   keys [kv_heads, rows] packed | values the same | queries [queries, q_heads, head_dim] f32 | measurements
 //! ```
 //!
-//! The footer is written last, so a file that was cut short has none and is known by that. Everything is little-endian.
+//! `rows` are all of the document's, but in layers that attend to the last positions only: of those there are the last
+//! (`VaultShape::rows`), and no queries or measurements, for no method cuts them. The footer is written last, so a file that was
+//! cut short has none and is known by that. Everything is little-endian.
 
-use kept_kernels::PackedRows;
+use std::ops::Range;
+
+use kept_kernels::{HeadShape, PackedRows};
+use kept_policies::{Future, Reread};
 use serde::{Deserialize, Serialize};
 
 /// The last bytes of a whole vault.
-pub(super) const MAGIC: &[u8; 8] = b"KEPTVLT1";
+pub(super) const MAGIC: &[u8; 8] = b"KEPTVLT2";
 /// Bytes after the footer's JSON.
 pub(super) const TAIL: usize = 8 + 4 + MAGIC.len();
 /// Largest footer that is believed.
 pub(super) const MAX_FOOTER: u64 = 16 << 20;
-/// Last queries of the document that are kept in each layer: methods look at that many at most from outside the question.
-pub(super) const LAST_QUERIES: usize = 512;
+/// Last queries of the document that are kept in each layer. A method that looks further back has those tokens read again.
+pub(crate) const LAST_QUERIES: usize = 512;
+/// Rows that a layer with a window keeps beyond it: a text that grew at its end may have lost its last tokens to longer ones.
+const BEFORE_WINDOW: usize = 64;
+/// Bytes that are packed, checked and moved at a time.
+pub(super) const PIECE: usize = 1 << 20;
 
 /// Heads of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,50 +40,166 @@ pub struct LayerShape {
     pub head_dim: usize,
 }
 
-/// How large a vault is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl From<HeadShape> for LayerShape {
+    fn from(heads: HeadShape) -> Self {
+        Self {
+            q_heads: heads.q_heads,
+            kv_heads: heads.kv_heads,
+            head_dim: heads.head_dim,
+        }
+    }
+}
+
+/// What was measured of a document for a method that asked for it, kept beside its rows: the next question needs no reading for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measurement {
+    /// `[q_heads, tokens]` f32: the probability of each key, summed over all rows of the document.
+    ColumnSums,
+    /// f64: sums of the queries before RoPE, `[q_heads, head_dim]`, and of their products, the lower triangles of
+    /// `[q_heads, head_dim, head_dim]`.
+    QuerySums {
+        /// First tokens that are left out.
+        skip: usize,
+        /// Whether there are products.
+        products: bool,
+    },
+    /// `[kv_heads, tokens]` f32: what the model looks at while it repeats the document.
+    Repetition {
+        /// Where the document begins; it ends where the rows end.
+        from: usize,
+        /// As in [`Reread`].
+        chunk: Option<usize>,
+        /// As in [`Reread`].
+        sinks: usize,
+    },
+}
+
+impl Measurement {
+    /// What serves `future`.
+    pub(crate) fn of_future(future: Future) -> Self {
+        Measurement::QuerySums {
+            skip: future.skip,
+            products: future.covariance,
+        }
+    }
+
+    /// What serves `reread`, of a document that begins at `from`.
+    pub(crate) fn of_repetition(reread: Reread, from: usize) -> Self {
+        Measurement::Repetition {
+            from,
+            chunk: reread.chunk,
+            sinks: reread.sinks,
+        }
+    }
+
+    /// Whether it is that of a repetition, which belongs to one document and not to others that begin with it.
+    pub(crate) fn is_repetition(&self) -> bool {
+        matches!(self, Measurement::Repetition { .. })
+    }
+
+    /// Bytes in one layer.
+    pub(crate) fn bytes(self, heads: LayerShape, tokens: usize) -> usize {
+        let dim = heads.head_dim;
+        match self {
+            Measurement::ColumnSums => heads.q_heads * tokens * size_of::<f32>(),
+            Measurement::QuerySums { products, .. } => {
+                let triangle = usize::from(products) * dim * (dim + 1) / 2;
+                heads.q_heads * (dim + triangle) * size_of::<f64>()
+            }
+            Measurement::Repetition { .. } => heads.kv_heads * tokens * size_of::<f32>(),
+        }
+    }
+
+    /// What it is, in a few words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Measurement::ColumnSums => "the attention of every token",
+            Measurement::QuerySums { .. } => "the mean of its queries",
+            Measurement::Repetition { .. } => {
+                "what the model looks at while it repeats the document"
+            }
+        }
+    }
+}
+
+/// How large a vault is, and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultShape {
     /// Tokens of the document and of what stands before it.
     pub tokens: usize,
-    /// Layers.
-    pub layers: usize,
     /// Heads of every layer.
     pub heads: LayerShape,
     /// How keys and values are stored.
     pub kind: PackedRows,
-    /// Whether each layer has its column sums.
-    pub column_sums: bool,
+    /// Last queries that each layer without a window keeps.
+    pub queries: usize,
+    /// `[layers]`: how many of the last positions a layer attends to, where it does not attend to all.
+    pub windows: Vec<Option<usize>>,
+    /// What each layer without a window keeps besides, in this order.
+    pub measurements: Vec<Measurement>,
 }
 
 impl VaultShape {
-    /// Last queries that are stored.
-    pub(super) fn queries(&self) -> usize {
-        self.tokens.min(LAST_QUERIES)
+    /// The tokens whose rows a layer keeps.
+    pub(crate) fn rows(&self, layer: usize) -> Range<usize> {
+        let kept = self.windows[layer].map_or(self.tokens, |window| window + BEFORE_WINDOW);
+        self.tokens.saturating_sub(kept)..self.tokens
     }
 
-    /// Bytes of the keys, or of the values, of one layer.
-    pub(super) fn rows_bytes(&self) -> usize {
-        self.heads.kv_heads * self.tokens * self.kind.row_bytes(self.heads.head_dim)
+    /// Bytes of one head's keys, or values, in one layer.
+    pub(super) fn head_bytes(&self, layer: usize) -> usize {
+        self.rows(layer).len() * self.kind.row_bytes(self.heads.head_dim)
     }
 
-    /// Bytes of the stored queries of one layer.
-    pub(super) fn queries_bytes(&self) -> usize {
-        self.queries() * self.heads.q_heads * self.heads.head_dim * size_of::<f32>()
+    /// Numbers in the queries of one token.
+    pub(super) fn query_width(&self) -> usize {
+        self.heads.q_heads * self.heads.head_dim
     }
 
-    /// Bytes of the column sums of one layer.
-    pub(super) fn sums_bytes(&self) -> usize {
-        usize::from(self.column_sums) * self.heads.q_heads * self.tokens * size_of::<f32>()
+    /// Bytes of one layer, where it can be said.
+    pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
+        let rows = 2 * self.heads.kv_heads * self.head_bytes(layer);
+        let beside = match self.windows[layer] {
+            Some(_) => 0,
+            None => {
+                let measured = self.measurements.iter();
+                let measured = measured.map(|m| m.bytes(self.heads, self.tokens));
+                self.queries * self.query_width() * size_of::<f32>() + measured.sum::<usize>()
+            }
+        };
+        (rows + beside) as u64
     }
 
-    /// Bytes of one layer.
-    pub(super) fn layer_bytes(&self) -> usize {
-        2 * self.rows_bytes() + self.queries_bytes() + self.sums_bytes()
+    /// Bytes of all layers and the token ids.
+    pub(super) fn body_bytes(&self) -> u64 {
+        let layers = 0..self.windows.len();
+        let layers: u64 = layers.map(|layer| self.layer_bytes(layer)).sum();
+        layers + (self.tokens * size_of::<u32>()) as u64
     }
 
     /// Bytes of the file, but for some hundreds.
     pub fn bytes(&self) -> u64 {
-        (self.layers * self.layer_bytes()) as u64
+        self.body_bytes() + 1024
+    }
+
+    /// Whether numbers of any file could be these: products of them must not overflow.
+    fn plausible(&self) -> bool {
+        const MOST: usize = 1 << 28;
+        let heads = self.heads;
+        let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
+        let few = |numbers: &[usize]| {
+            let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
+            product.is_some_and(|product| product < 1 << 44)
+        };
+        numbers.iter().all(|n| (1..MOST).contains(n))
+            && self.queries <= self.tokens
+            && self.windows.len() < 1 << 16
+            && self.measurements.len() < 1 << 10
+            && self.windows.iter().flatten().all(|window| *window < MOST)
+            && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
+            && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
+            && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
     }
 }
 
@@ -88,36 +212,46 @@ pub(super) struct Footer {
     pub(super) document: String,
     /// Name of the model, for lists.
     pub(super) model: String,
-    pub(super) tokens: usize,
-    pub(super) heads: LayerShape,
+    tokens: usize,
+    heads: LayerShape,
     /// `f16` or `q8_0`.
-    pub(super) rows: String,
-    pub(super) column_sums: bool,
+    rows: String,
+    queries: usize,
+    windows: Vec<Option<usize>>,
+    measurements: Vec<Measurement>,
     /// `[layers]`: CRC-32 of each layer's bytes.
     pub(super) checksums: Vec<u32>,
+    /// CRC-32 of the token ids.
+    pub(super) ids_checksum: u32,
 }
 
 impl Footer {
+    pub(super) fn new(key: String, document: &str, model: &str, shape: &VaultShape) -> Self {
+        Self {
+            key,
+            document: document.to_owned(),
+            model: model.to_owned(),
+            tokens: shape.tokens,
+            heads: shape.heads,
+            rows: shape.kind.name().to_owned(),
+            queries: shape.queries,
+            windows: shape.windows.clone(),
+            measurements: shape.measurements.clone(),
+            checksums: Vec::with_capacity(shape.windows.len()),
+            ids_checksum: 0,
+        }
+    }
+
+    /// The shape it describes, if it is one.
     pub(super) fn shape(&self) -> Option<VaultShape> {
-        Some(VaultShape {
+        let shape = VaultShape {
             tokens: self.tokens,
-            layers: self.checksums.len(),
             heads: self.heads,
-            kind: kind_named(&self.rows)?,
-            column_sums: self.column_sums,
-        })
+            kind: PackedRows::named(&self.rows)?,
+            queries: self.queries,
+            windows: self.windows.clone(),
+            measurements: self.measurements.clone(),
+        };
+        (shape.plausible() && self.checksums.len() == shape.windows.len()).then_some(shape)
     }
-}
-
-pub(super) fn kind_name(kind: PackedRows) -> &'static str {
-    match kind {
-        PackedRows::F16 => "f16",
-        PackedRows::Q8_0 => "q8_0",
-    }
-}
-
-fn kind_named(name: &str) -> Option<PackedRows> {
-    [PackedRows::F16, PackedRows::Q8_0]
-        .into_iter()
-        .find(|kind| kind_name(*kind) == name)
 }

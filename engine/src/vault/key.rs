@@ -1,34 +1,35 @@
-//! Which vault belongs to a reading: a hash over everything that its numbers depend on.
+//! Which vault belongs to a reading: hashes over everything that its numbers depend on.
+//!
+//! ```text
+//! 3f09..e1 (model, rotation, kind of rows)  a77c..02 (the tokens)     the name of a vault: 64 hexadecimal digits
+//! ```
+//!
+//! Vaults with the same first half can serve one another's documents as far as these begin with the same tokens.
 
 use std::fmt;
 use std::path::Path;
 
 use kept_kernels::PackedRows;
-use kept_models::Model;
+use kept_models::{Model, RopeTable};
 use sha2::{Digest, Sha256};
 
 /// Raised when the same document and model would give other bytes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Pieces of the model's tensors that are hashed, and how long each is.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 16 << 10;
+/// Hexadecimal digits of each half of a key.
+const HALF: usize = 32;
 
-/// The name of a vault: 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct VaultKey(String);
+/// A model, by its metadata, its size and pieces of its tensors, not by its path: a file that was moved keeps its vaults, and one
+/// that was replaced loses them.
+#[derive(Debug, Clone)]
+pub struct ModelPrint([u8; 32]);
 
-impl VaultKey {
-    /// For the tokens `prefix`, with which every prompt on the document begins, under `model`, in rows of `kind`.
-    ///
-    /// The model is known by its metadata, its size and pieces of its tensors, not by its path: a file that was moved keeps its
-    /// vaults, and one that was replaced loses them.
-    pub fn new(model: &Model, prefix: &[u32], kind: PackedRows) -> Self {
+impl ModelPrint {
+    /// Reads about a megabyte of the model's file.
+    pub fn of(model: &Model) -> Self {
         let mut hash = Sha256::new();
-        hash.update(VERSION.to_le_bytes());
-        hash.update([match kind {
-            PackedRows::F16 => 0u8,
-            PackedRows::Q8_0 => 1,
-        }]);
         // The description that was read from the metadata, with what the person set (a stretched RoPE).
         hash.update(format!("{:?}", model.config()).as_bytes());
         for part in model.gguf().files() {
@@ -39,23 +40,61 @@ impl VaultKey {
                 hash.update(&piece[..piece.len().min(PIECE_BYTES)]);
             }
         }
-        hash.update((prefix.len() as u64).to_le_bytes());
-        for id in prefix {
-            hash.update(id.to_le_bytes());
+        Self(hash.finalize().into())
+    }
+}
+
+/// The name of a vault: 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VaultKey(String);
+
+impl VaultKey {
+    /// For the tokens `prefix`, with which every prompt on the document begins, under a model that rotates by `rope`, in rows of
+    /// `kind`.
+    pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
+        let mut family = Sha256::new();
+        family.update(VERSION.to_le_bytes());
+        family.update(kind.name().as_bytes());
+        family.update(model.0);
+        // Some models rotate long texts in another way than short ones.
+        for table in std::iter::successors(Some(rope), |table| table.of_windows()) {
+            family.update((table.frequencies().len() as u64).to_le_bytes());
+            for number in table.frequencies().iter().chain([&table.magnitude()]) {
+                family.update(number.to_le_bytes());
+            }
         }
-        let hash = hash.finalize();
-        Self(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+        let mut tokens = Sha256::new();
+        for id in prefix {
+            tokens.update(id.to_le_bytes());
+        }
+        Self([family.finalize(), tokens.finalize()].iter().fold(
+            String::with_capacity(2 * HALF),
+            |name, hash| {
+                let half = hash.iter().take(HALF / 2);
+                name + &half.map(|byte| format!("{byte:02x}")).collect::<String>()
+            },
+        ))
+    }
+
+    /// Whether `other` differs in its tokens at most.
+    pub(super) fn is_akin(&self, other: &VaultKey) -> bool {
+        self.0[..HALF] == other.0[..HALF]
     }
 
     /// The lock that whoever writes the vault holds: one of sixteen, which stay.
     pub(super) fn lock_name(&self) -> String {
-        format!("writing-{}.lock", &self.0[..1])
+        format!("writing-{}.lock", &self.0[HALF..=HALF])
     }
 
     /// The key in a file's name, if it is one.
     pub(super) fn of_file(path: &Path) -> Option<Self> {
-        let name = path.file_stem()?.to_str()?;
-        let is_key = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        Self::parse(path.file_stem()?.to_str()?)
+    }
+
+    /// The key that `name` is, if it is one.
+    pub fn parse(name: &str) -> Option<Self> {
+        let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        let is_key = name.len() == 2 * HALF && name.bytes().all(digit);
         is_key.then(|| Self(name.to_owned()))
     }
 }

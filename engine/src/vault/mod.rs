@@ -6,12 +6,14 @@
 //! - `key.rs`: which document, model and settings a vault belongs to.
 //! - `format.rs`: what stands where in the file. `write.rs`, `read.rs`: making one, and using one.
 //! - `folder.rs`: all vaults of this computer, within a budget of disk space.
+//! - `kept.rs`: how a question uses them. What a reading takes and leaves is decided in `prefill/prefix.rs`.
 //!
 //! What a vault is not: a conversation. It knows nothing of questions and answers.
 
 mod error;
 mod folder;
 mod format;
+mod kept;
 mod key;
 mod read;
 #[cfg(test)]
@@ -19,8 +21,11 @@ mod tests;
 mod write;
 
 pub use error::VaultError;
-pub use folder::{VaultEntry, VaultFolder};
-pub use format::{LayerShape, VaultShape};
-pub use key::VaultKey;
-pub use read::Vault;
+pub(crate) use folder::shared;
+pub use folder::{FEW_SHARED, VaultEntry, VaultFolder};
+pub(crate) use format::LAST_QUERIES;
+pub use format::{LayerShape, Measurement, VaultShape};
+pub use kept::{VaultAccess, VaultUse, Vaults};
+pub use key::{ModelPrint, VaultKey};
+pub use read::{LayerNumbers, Numbers, Vault};
 pub use write::VaultWriter;

@@ -1,24 +1,75 @@
 //! Using a vault: one layer at a time, as the question comes to it.
+//!
+//! The file is read, not mapped: a file that shrinks is then an error and not the end of the process, and memory is what the ledger
+//! says, one piece at a time.
 
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use kept_kernels::RowStore;
-use kept_kernels::mapped::MappedFile;
 
-use super::format::{Footer, MAGIC, MAX_FOOTER, TAIL, VaultShape};
+use super::format::{Footer, MAGIC, MAX_FOOTER, Measurement, PIECE, TAIL, VaultShape};
 use super::{VaultError, VaultKey};
 
-/// A whole vault, mapped. While it exists no process removes it.
+/// A whole vault. While it exists no process removes it.
 #[derive(Debug)]
 pub struct Vault {
-    bytes: Arc<MappedFile>,
+    /// Holds the lock that keeps it from being removed.
+    file: File,
     path: PathBuf,
     shape: VaultShape,
     footer: Footer,
-    /// Holds the lock that keeps it from being removed.
-    _open: File,
+    /// `[tokens]`
+    ids: Vec<u32>,
+    /// Bytes of the file.
+    bytes: u64,
+    /// At most [`PIECE`] bytes.
+    piece: Vec<u8>,
+}
+
+/// What a layer holds beside its rows.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct LayerNumbers {
+    /// `[queries, q_heads, head_dim]`: rotated queries of the last tokens.
+    pub queries: Vec<f32>,
+    /// For each measurement, in the order of the shape.
+    pub measured: Vec<Numbers>,
+}
+
+impl LayerNumbers {
+    /// The numbers of `wanted` in a vault of `shape`.
+    pub fn of(&self, shape: &VaultShape, wanted: Measurement) -> Option<&Numbers> {
+        let place = shape.measurements.iter().position(|m| *m == wanted)?;
+        self.measured.get(place)
+    }
+}
+
+/// The numbers of one measurement in one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Numbers {
+    /// Most of them.
+    Single(Vec<f32>),
+    /// Sums that go on.
+    Double(Vec<f64>),
+}
+
+impl Numbers {
+    /// The numbers that are f32.
+    pub fn single(&self) -> &[f32] {
+        match self {
+            Numbers::Single(numbers) => numbers,
+            Numbers::Double(_) => &[],
+        }
+    }
+
+    /// The numbers that are f64.
+    pub fn double(&self) -> &[f64] {
+        match self {
+            Numbers::Double(numbers) => numbers,
+            Numbers::Single(_) => &[],
+        }
+    }
 }
 
 impl Vault {
@@ -31,32 +82,42 @@ impl Vault {
             path: path.to_owned(),
             what: what.to_owned(),
         };
-        let file = File::open(path).map_err(VaultError::io(path))?;
+        let mut file = File::open(path).map_err(VaultError::io(path))?;
         file.lock_shared().map_err(VaultError::io(path))?;
-        let bytes = MappedFile::open(path).map_err(VaultError::io(path))?;
-        let footer = footer(bytes.bytes()).map_err(damaged)?;
+        let bytes = file.metadata().map_err(VaultError::io(path))?.len();
+        let end = footer(&mut file, bytes).map_err(VaultError::io(path))?;
+        let (footer, length) = end.map_err(damaged)?;
         if footer.key != key.to_string() {
             return Err(damaged("it belongs to another document, model or setting"));
         }
         let shape = footer.shape();
-        let shape = shape.ok_or_else(|| damaged("its rows are of an unknown type"))?;
-        let expected = (shape.layers).checked_mul(shape.layer_bytes());
-        let layers = bytes.len() - TAIL - footer_length(bytes.bytes());
-        if expected != Some(layers) {
+        let shape = shape.ok_or_else(|| damaged("it is of an unknown kind"))?;
+        if shape.body_bytes() + length + TAIL as u64 != bytes {
             return Err(damaged("its layers are not as long as it says"));
         }
+        let mut ids = vec![0; shape.tokens * size_of::<u32>()];
+        let before = shape.body_bytes() - ids.len() as u64;
+        let read = file.seek(SeekFrom::Start(before));
+        let read = read.and_then(|_| file.read_exact(&mut ids));
+        read.map_err(VaultError::io(path))?;
+        if crc32fast::hash(&ids) != footer.ids_checksum {
+            return Err(damaged("its tokens have changed"));
+        }
+        let ids = ids.as_chunks::<4>().0.iter();
         Ok(Self {
-            bytes,
+            ids: ids.map(|id| u32::from_le_bytes(*id)).collect(),
+            file,
             path: path.to_owned(),
             shape,
             footer,
-            _open: file,
+            bytes,
+            piece: Vec::new(),
         })
     }
 
     /// How large it is.
-    pub fn shape(&self) -> VaultShape {
-        self.shape
+    pub fn shape(&self) -> &VaultShape {
+        &self.shape
     }
 
     /// Name of the document.
@@ -69,106 +130,171 @@ impl Vault {
         &self.footer.model
     }
 
-    /// Bytes of the file.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.len() as u64
+    /// `[tokens]`: the tokens it was made of.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
     }
 
-    /// Writes the keys and values of `layer` into the first rows of every head.
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of memory that reading takes, without [`LayerNumbers`].
+    pub fn buffer_bytes() -> u64 {
+        PIECE as u64
+    }
+
+    /// Writes the keys and values of the first `tokens` tokens of `layer` into rows of their own number, as far as the layer has
+    /// them, and gives what it holds besides. All of the layer is read and checked; where it is damaged, the rows are anything.
     ///
     /// # Errors
-    /// [`VaultError::Damaged`] when the layer is not what was written.
+    /// [`VaultError::Damaged`] when the layer is not what was written; [`VaultError::Io`].
     ///
     /// # Panics
     /// When there is no such layer, or the rows have no room.
-    pub fn rows(
-        &self,
+    pub fn layer(
+        &mut self,
         layer: usize,
+        tokens: usize,
         keys: &mut RowStore,
         values: &mut RowStore,
-    ) -> Result<(), VaultError> {
-        let (shape, heads) = (self.shape, self.shape.heads);
-        let bytes = self.layer(layer);
-        if crc32fast::hash(bytes) != self.footer.checksums[layer] {
+    ) -> Result<LayerNumbers, VaultError> {
+        let start = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
+        let sought = self.file.seek(SeekFrom::Start(start));
+        sought.map_err(VaultError::io(&self.path))?;
+        let mut checksum = crc32fast::Hasher::new();
+        let (kind, heads) = (self.shape.kind, self.shape.heads);
+        let (dim, row_bytes) = (heads.head_dim, kind.row_bytes(heads.head_dim));
+        let stored = self.shape.rows(layer);
+        let at_once = (PIECE / row_bytes).max(1);
+        for store in [keys, values] {
+            for head in 0..heads.kv_heads {
+                for first in stored.clone().step_by(at_once) {
+                    let count = at_once.min(stored.end - first);
+                    self.take(count * row_bytes, &mut checksum)?;
+                    let wanted = tokens.saturating_sub(first).min(count);
+                    let rows = &mut store.head_mut(head)[first * dim..][..wanted * dim];
+                    kind.unpack(&self.piece[..wanted * row_bytes], dim, rows);
+                }
+            }
+        }
+        let mut numbers = LayerNumbers::default();
+        if self.shape.windows[layer].is_none() {
+            let queries = self.shape.queries * self.shape.query_width();
+            numbers.queries = self.singles(queries, &mut checksum)?;
+            for measurement in self.shape.measurements.clone() {
+                let bytes = measurement.bytes(heads, self.shape.tokens);
+                numbers.measured.push(match measurement {
+                    Measurement::QuerySums { .. } => {
+                        Numbers::Double(self.doubles(bytes / size_of::<f64>(), &mut checksum)?)
+                    }
+                    _ => Numbers::Single(self.singles(bytes / size_of::<f32>(), &mut checksum)?),
+                });
+            }
+        }
+        if checksum.finalize() != self.footer.checksums[layer] {
             return Err(VaultError::Damaged {
                 path: self.path.clone(),
                 what: format!("layer {layer} has changed"),
             });
         }
-        let head_bytes = shape.tokens * shape.kind.row_bytes(heads.head_dim);
-        let mut parts = bytes.chunks_exact(head_bytes);
-        for store in [keys, values] {
-            for h in 0..heads.kv_heads {
-                let rows = &mut store.head_mut(h)[..shape.tokens * heads.head_dim];
-                let part = parts.next().expect("a layer is as long as its shape");
-                shape.kind.unpack(part, heads.head_dim, rows);
-            }
+        Ok(numbers)
+    }
+
+    fn singles(
+        &mut self,
+        count: usize,
+        checksum: &mut crc32fast::Hasher,
+    ) -> Result<Vec<f32>, VaultError> {
+        let mut numbers = Vec::with_capacity(count);
+        while numbers.len() < count {
+            let some = (count - numbers.len()).min(PIECE / size_of::<f32>());
+            self.take(some * size_of::<f32>(), checksum)?;
+            let bytes = self.piece.as_chunks::<4>().0.iter();
+            numbers.extend(bytes.map(|bytes| f32::from_le_bytes(*bytes)));
         }
+        Ok(numbers)
+    }
+
+    fn doubles(
+        &mut self,
+        count: usize,
+        checksum: &mut crc32fast::Hasher,
+    ) -> Result<Vec<f64>, VaultError> {
+        let mut numbers = Vec::with_capacity(count);
+        while numbers.len() < count {
+            let some = (count - numbers.len()).min(PIECE / size_of::<f64>());
+            self.take(some * size_of::<f64>(), checksum)?;
+            let bytes = self.piece.as_chunks::<8>().0.iter();
+            numbers.extend(bytes.map(|bytes| f64::from_le_bytes(*bytes)));
+        }
+        Ok(numbers)
+    }
+
+    /// Reads the next `bytes` bytes.
+    fn take(&mut self, bytes: usize, checksum: &mut crc32fast::Hasher) -> Result<(), VaultError> {
+        self.piece.resize(bytes, 0);
+        match self.file.read_exact(&mut self.piece) {
+            Ok(()) => {}
+            // It was whole when it was opened: somebody cut it short since.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return Err(VaultError::Damaged {
+                    path: self.path.clone(),
+                    what: "it has become shorter".to_owned(),
+                });
+            }
+            Err(error) => return Err(VaultError::io(&self.path)(error)),
+        }
+        checksum.update(&self.piece);
         Ok(())
     }
-
-    /// Appends the rotated queries of the last `count` tokens of `layer`, `[count, q_heads, head_dim]`. `None` where fewer are
-    /// stored.
-    pub fn queries(&self, layer: usize, count: usize, out: &mut Vec<f32>) -> Option<()> {
-        let missing = self.shape.queries().checked_sub(count)?;
-        let width = self.shape.heads.q_heads * self.shape.heads.head_dim;
-        let from = 2 * self.shape.rows_bytes();
-        let bytes = &self.layer(layer)[from..][..self.shape.queries_bytes()];
-        let numbers = bytes.as_chunks::<4>().0[missing * width..].iter();
-        out.extend(numbers.map(|bytes| f32::from_le_bytes(*bytes)));
-        Some(())
-    }
-
-    /// Writes the column sums of `layer` into `out [q_heads, n]`, the first `tokens` of every head. `None` where none are stored.
-    pub fn column_sums(&self, layer: usize, out: &mut [f32], n: usize) -> Option<()> {
-        let shape = self.shape;
-        if !shape.column_sums {
-            return None;
-        }
-        let from = 2 * shape.rows_bytes() + shape.queries_bytes();
-        let numbers = self.layer(layer)[from..].as_chunks::<4>().0;
-        let heads = numbers.chunks_exact(shape.tokens);
-        for (out, sums) in out.chunks_exact_mut(n).zip(heads) {
-            for (out, bytes) in out.iter_mut().zip(sums) {
-                *out = f32::from_le_bytes(*bytes);
-            }
-        }
-        Some(())
-    }
-
-    fn layer(&self, layer: usize) -> &[u8] {
-        let bytes = self.shape.layer_bytes();
-        &self.bytes.bytes()[layer * bytes..][..bytes]
-    }
 }
 
-/// Length of the footer's JSON as the file says it; 0 where the file is too short to say.
-fn footer_length(bytes: &[u8]) -> usize {
-    let tail = bytes.len().checked_sub(TAIL).map(|at| &bytes[at..]);
-    let length = tail.and_then(|tail| tail.first_chunk::<8>());
-    let length = length.map_or(0, |length| u64::from_le_bytes(*length));
-    length.min(MAX_FOOTER + 1) as usize
+/// The footer of a whole vault of `bytes` bytes and the length of its JSON, or what is wrong with it.
+fn footer(file: &mut File, bytes: u64) -> std::io::Result<Result<(Footer, u64), &'static str>> {
+    const DAMAGED: &str = "its end is damaged";
+    let Some(end) = bytes.checked_sub(TAIL as u64) else {
+        return Ok(Err("it is too short"));
+    };
+    let mut tail = [0; TAIL];
+    file.seek(SeekFrom::Start(end))?;
+    file.read_exact(&mut tail)?;
+    let (length, rest) = tail.split_first_chunk::<8>().expect("a tail is longer");
+    let (checksum, magic) = rest.split_first_chunk::<4>().expect("a tail is longer");
+    if magic != MAGIC {
+        return Ok(Err(match magic.starts_with(&MAGIC[..MAGIC.len() - 1]) {
+            true => "it is of another version",
+            false => "it was not written to its end",
+        }));
+    }
+    let length = u64::from_le_bytes(*length);
+    let Some(start) = (length <= MAX_FOOTER)
+        .then(|| end.checked_sub(length))
+        .flatten()
+    else {
+        return Ok(Err(DAMAGED));
+    };
+    let mut json = vec![0; length as usize];
+    file.seek(SeekFrom::Start(start))?;
+    file.read_exact(&mut json)?;
+    if u32::from_le_bytes(*checksum) != crc32fast::hash(&json) {
+        return Ok(Err(DAMAGED));
+    }
+    let footer = serde_json::from_slice(&json);
+    Ok(footer.map(|footer| (footer, length)).map_err(|_| DAMAGED))
 }
 
-/// The footer of a whole vault, or what is wrong with it.
-fn footer(bytes: &[u8]) -> Result<Footer, &'static str> {
-    if !bytes.ends_with(MAGIC) {
-        return Err("it was not written to its end");
-    }
-    let length = footer_length(bytes);
-    let end = bytes.len().checked_sub(TAIL).ok_or("it is too short")?;
-    let start = end.checked_sub(length).ok_or("its end is damaged")?;
-    let json = &bytes[start..end];
-    let checksum = bytes[end + 8..].first_chunk::<4>();
-    if checksum.map(|bytes| u32::from_le_bytes(*bytes)) != Some(crc32fast::hash(json)) {
-        return Err("its end is damaged");
-    }
-    serde_json::from_slice(json).map_err(|_| "its end is damaged")
-}
-
-/// Document, model and tokens of the vault at `path`, for lists; `None` where it is not whole.
-pub(super) fn describe(path: &Path) -> Option<(String, String, usize)> {
-    let bytes = MappedFile::open(path).ok()?;
-    let footer = footer(bytes.bytes()).ok()?;
-    Some((footer.document, footer.model, footer.tokens))
+/// Document, model, tokens and rows of the vault at `path`, for lists; `None` where it is not whole.
+pub(super) fn describe(path: &Path) -> Option<(String, String, VaultShape)> {
+    let mut file = File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    let (footer, _) = footer(&mut file, bytes).ok()?.ok()?;
+    let shape = footer.shape()?;
+    Some((footer.document, footer.model, shape))
 }

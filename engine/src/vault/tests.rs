@@ -12,13 +12,28 @@ const HEADS: LayerShape = LayerShape {
     head_dim: 32,
 };
 
+const SUMS: [Measurement; 3] = [
+    Measurement::ColumnSums,
+    Measurement::QuerySums {
+        skip: 4,
+        products: true,
+    },
+    Measurement::Repetition {
+        from: 2,
+        chunk: Some(3),
+        sinks: 4,
+    },
+];
+
+/// Layer 0 attends to the last three positions only.
 fn shape(kind: PackedRows) -> VaultShape {
     VaultShape {
-        tokens: 9,
-        layers: 2,
+        tokens: 90,
         heads: HEADS,
         kind,
-        column_sums: true,
+        queries: 7,
+        windows: vec![Some(3), None],
+        measurements: SUMS.to_vec(),
     }
 }
 
@@ -42,12 +57,21 @@ fn numbers(count: usize, salt: f32) -> Vec<f32> {
     (0..count).map(|i| i as f32 + salt).collect()
 }
 
-fn queries(layer: usize) -> Vec<f32> {
-    numbers(9 * 4 * 32, layer as f32 * 0.1)
+fn ids() -> Vec<u32> {
+    (0..90).map(|i| i * 7).collect()
 }
 
-fn sums(layer: usize) -> Vec<f32> {
-    numbers(4 * 9, layer as f32 * 0.7)
+/// What layer 1 holds beside its rows.
+fn beside() -> LayerNumbers {
+    let doubles = (0..4 * (32 + 32 * 33 / 2)).map(|i| f64::from(i) * 0.1);
+    LayerNumbers {
+        queries: numbers(7 * 4 * 32, 0.1),
+        measured: vec![
+            Numbers::Single(numbers(4 * 90, 0.7)),
+            Numbers::Double(doubles.collect()),
+            Numbers::Single(numbers(2 * 90, 0.9)),
+        ],
+    }
 }
 
 fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
@@ -56,11 +80,24 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
         .expect("begun");
     for layer in 0..2 {
         let salt = layer as f32;
-        let (keys, values) = (rows(12, salt), rows(12, salt + 5.0));
-        let written = writer.layer(&keys, &values, &queries(layer), &sums(layer));
-        written.expect("written");
+        let (keys, values) = (rows(100, salt), rows(100, salt + 5.0));
+        writer.rows(&keys, &values).expect("written");
+        if layer == 1 {
+            let beside = beside();
+            writer.numbers(&beside.queries).expect("written");
+            for measured in &beside.measured {
+                writer.numbers(measured.single()).expect("written");
+                writer.sums(measured.double()).expect("written");
+            }
+        }
+        writer.end_layer();
     }
-    writer.finish().expect("finished");
+    let bytes = writer.finish(&ids()).expect("finished");
+    assert!(bytes.abs_diff(shape(kind).bytes()) < 1024, "{bytes}");
+}
+
+fn find(folder: &VaultFolder, key: &VaultKey) -> Option<Vault> {
+    folder.find(key, &ids()).expect("no error")
 }
 
 fn folder(budget: u64) -> (tempfile::TempDir, VaultFolder) {
@@ -81,40 +118,58 @@ fn files(place: &tempfile::TempDir) -> Vec<PathBuf> {
 fn what_was_written_is_read() {
     for kind in [PackedRows::F16, PackedRows::Q8_0] {
         let (_place, folder) = folder(1 << 20);
-        assert!(folder.find(&key('a')).expect("no error").is_none());
+        assert!(find(&folder, &key('a')).is_none());
         write(&folder, &key('a'), kind);
-        let vault = folder
-            .find(&key('a'))
-            .expect("no error")
-            .expect("there it is");
+        let mut vault = find(&folder, &key('a')).expect("there it is");
         assert_eq!((vault.document(), vault.model()), ("a book", "a model"));
-        assert_eq!(vault.shape(), shape(kind));
-        for layer in 0..2 {
-            let (mut keys, mut values) = (rows(20, 9.0), rows(20, 9.0));
-            vault.rows(layer, &mut keys, &mut values).expect("whole");
+        assert_eq!((vault.shape(), vault.ids()), (&shape(kind), &ids()[..]));
+        // Of the layer with a window there are its last rows and some before them.
+        for (layer, tokens, stored) in [(0, 90, 23), (1, 90, 0), (1, 40, 0), (0, 20, 23)] {
+            let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
+            let numbers = vault.layer(layer, tokens, &mut keys, &mut values);
+            let expected = [LayerNumbers::default(), beside()];
+            assert_eq!(numbers.expect("whole"), expected[layer]);
             for (found, salt) in [(keys, layer as f32), (values, layer as f32 + 5.0)] {
                 for h in 0..2 {
-                    let mut expected = rows(12, salt).head(h)[..9 * 32].to_vec();
-                    kind.round(&mut expected, 32);
-                    assert_eq!(found.head(h)[..9 * 32], expected);
-                    assert_eq!(
-                        found.head(h)[9 * 32..],
-                        rows(20, 9.0).head(h)[9 * 32..],
-                        "the rest"
-                    );
+                    let mut expected = rows(110, 9.0).head(h).to_vec();
+                    if stored < tokens {
+                        let mut known = rows(100, salt).head(h)[stored * 32..tokens * 32].to_vec();
+                        kind.round(&mut known, 32);
+                        expected[stored * 32..tokens * 32].copy_from_slice(&known);
+                    }
+                    assert_eq!(found.head(h), expected, "layer {layer}, {tokens} tokens");
                 }
             }
-            let mut last = vec![7.0];
-            assert!(vault.queries(layer, 10, &mut last).is_none(), "there are 9");
-            vault.queries(layer, 2, &mut last).expect("stored");
-            assert_eq!(last[1..], queries(layer)[7 * 4 * 32..]);
-            let mut out = vec![0.0; 4 * 11];
-            vault.column_sums(layer, &mut out, 11).expect("stored");
-            for (out, sums) in out.chunks_exact(11).zip(sums(layer).chunks_exact(9)) {
-                assert_eq!((&out[..9], &out[9..]), (sums, &[0.0, 0.0][..]));
-            }
         }
+        let (_, holds) = (shape(kind), beside());
+        for (measurement, numbers) in SUMS.iter().zip(&holds.measured) {
+            assert_eq!(holds.of(&shape(kind), *measurement), Some(numbers));
+        }
+        let other = Measurement::QuerySums {
+            skip: 4,
+            products: false,
+        };
+        assert_eq!(holds.of(&shape(kind), other), None);
     }
+}
+
+#[test]
+fn a_vault_serves_texts_that_begin_as_it_does() {
+    let (_place, folder) = folder(1 << 20);
+    write(&folder, &key('a'), PackedRows::F16);
+    // The same model and settings, other tokens.
+    let other = VaultKey::parse(&format!("{}{}", "a".repeat(32), "b".repeat(32))).expect("a key");
+    let mut longer = ids();
+    longer.extend([5, 6]);
+    let found = folder.find(&other, &longer).expect("no error");
+    assert_eq!(found.map(|vault| vault.ids().len()), Some(90));
+    let mut changed = ids();
+    changed[FEW_SHARED] = 1;
+    assert!(folder.find(&other, &changed).expect("no error").is_some());
+    changed[FEW_SHARED - 1] = 1;
+    assert!(folder.find(&other, &changed).expect("no error").is_none());
+    // Another model's.
+    assert!(folder.find(&key('b'), &ids()).expect("no error").is_none());
 }
 
 #[test]
@@ -123,24 +178,23 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
     write(&folder, &key('b'), PackedRows::Q8_0);
     let path = files(&place).pop().expect("one vault");
     let whole = std::fs::read(&path).expect("bytes");
-    let layers = 2 * shape(PackedRows::Q8_0).layer_bytes();
-    for length in (0..whole.len()).step_by(97).chain(layers..whole.len()) {
+    let layers = [0, 1].map(|layer| shape(PackedRows::Q8_0).layer_bytes(layer) as usize);
+    let [first, body] = [layers[0], layers[0] + layers[1]];
+    for length in (0..whole.len()).step_by(997).chain(body..whole.len()) {
         std::fs::write(&path, &whole[..length]).expect("written");
-        assert!(
-            folder.find(&key('b')).expect("no error").is_none(),
-            "{length} bytes"
-        );
+        assert!(find(&folder, &key('b')).is_none(), "{length} bytes");
         assert!(!path.exists(), "it is removed");
     }
     // A changed byte in the footer is found when it is opened, one in a layer when the layer is used.
-    for at in (0..whole.len()).step_by(31).chain(layers..whole.len()) {
+    for at in (0..whole.len()).step_by(331).chain(body..whole.len()) {
         let mut changed = whole.clone();
         changed[at] ^= 4;
         std::fs::write(&path, &changed).expect("written");
-        if let Some(vault) = folder.find(&key('b')).expect("no error") {
-            assert!(at < layers, "byte {at} of the footer");
-            let (mut keys, mut values) = (rows(9, 0.0), rows(9, 0.0));
-            let used = vault.rows(at / (layers / 2), &mut keys, &mut values);
+        if let Some(mut vault) = find(&folder, &key('b')) {
+            assert!(at < body, "byte {at} of the end");
+            let (mut keys, mut values) = (rows(90, 0.0), rows(90, 0.0));
+            let layer = usize::from(at >= first);
+            let used = vault.layer(layer, 90, &mut keys, &mut values);
             assert!(matches!(used, Err(VaultError::Damaged { .. })), "byte {at}");
         }
     }
@@ -152,21 +206,21 @@ fn a_vault_under_another_name_is_not_taken_for_its_own() {
     write(&folder, &key('c'), PackedRows::F16);
     let path = files(&place).pop().expect("one vault");
     std::fs::rename(&path, path.with_file_name(format!("{}.vault", key('d')))).expect("renamed");
-    assert!(folder.find(&key('d')).expect("no error").is_none());
+    assert!(find(&folder, &key('d')).is_none());
 }
 
 #[test]
 fn the_least_recently_used_makes_room_but_never_an_open_one() {
-    let size = shape(PackedRows::F16).bytes() + 1024;
+    let size = shape(PackedRows::F16).bytes() + 512;
     let (_place, folder) = folder(3 * size);
     for digit in ['1', '2', '3'] {
         write(&folder, &key(digit), PackedRows::F16);
         // File times are coarse on some systems.
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
-    let open = folder.find(&key('1')).expect("no error").expect("there");
+    let open = find(&folder, &key('1')).expect("there");
     drop(open);
-    let open = folder.find(&key('2')).expect("no error").expect("there");
+    let open = find(&folder, &key('2')).expect("there");
     // 3 is the oldest now, and 2 is open.
     write(&folder, &key('4'), PackedRows::F16);
     let left = |folder: &VaultFolder| -> Vec<VaultKey> {
@@ -195,7 +249,7 @@ fn two_never_write_one_vault_and_a_dropped_one_leaves_nothing() {
     drop(first);
     assert!(files(&place).is_empty());
     write(&folder, &key('7'), PackedRows::F16);
-    assert_eq!(folder.list().expect("a list")[0].tokens, 9);
+    assert_eq!(folder.list().expect("a list")[0].tokens, 90);
 }
 
 #[test]
@@ -221,4 +275,17 @@ fn a_vault_larger_than_the_budget_is_refused_with_both_figures() {
         sentence.contains(&shape(PackedRows::F16).bytes().to_string()),
         "{sentence}"
     );
+}
+
+#[test]
+fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
+    let (place, folder) = folder(1 << 20);
+    write(&folder, &key('a'), PackedRows::Q8_0);
+    let mut vault = find(&folder, &key('a')).expect("there");
+    let path = files(&place).pop().expect("one vault");
+    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    file.and_then(|file| file.set_len(2000)).expect("cut short");
+    let (mut keys, mut values) = (rows(90, 0.0), rows(90, 0.0));
+    let used = vault.layer(1, 90, &mut keys, &mut values);
+    assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kept_kernels::RowStore;
 
-use super::format::{Footer, MAGIC, VaultShape, kind_name};
+use super::format::{Footer, MAGIC, PIECE, TAIL, VaultShape};
 use super::{VaultError, VaultKey};
 
 /// Extension of a vault that is being made.
@@ -46,8 +46,11 @@ pub struct VaultWriter {
     target: PathBuf,
     shape: VaultShape,
     footer: Footer,
-    /// Bytes of one layer, made once.
-    layer: Vec<u8>,
+    /// At most [`PIECE`] bytes, made once.
+    piece: Vec<u8>,
+    /// Of the layer so far.
+    checksum: crc32fast::Hasher,
+    written: u64,
     finished: bool,
 }
 
@@ -76,91 +79,129 @@ impl VaultWriter {
             part,
             _lock: lock,
             target: target.to_owned(),
+            footer: Footer::new(key.to_string(), document, model, &shape),
             shape,
-            footer: Footer {
-                key: key.to_string(),
-                document: document.to_owned(),
-                model: model.to_owned(),
-                tokens: shape.tokens,
-                heads: shape.heads,
-                rows: kind_name(shape.kind).to_owned(),
-                column_sums: shape.column_sums,
-                checksums: Vec::with_capacity(shape.layers),
-            },
-            layer: vec![0; shape.layer_bytes()],
+            piece: vec![0; PIECE],
+            checksum: crc32fast::Hasher::new(),
+            written: 0,
             finished: false,
         })
     }
 
     /// What is being written.
-    pub fn shape(&self) -> VaultShape {
-        self.shape
+    pub fn shape(&self) -> &VaultShape {
+        &self.shape
     }
 
     /// Bytes of memory that writing takes.
-    pub fn buffer_bytes(&self) -> u64 {
-        self.layer.len() as u64
+    pub fn buffer_bytes() -> u64 {
+        PIECE as u64
     }
 
-    /// Adds the next layer: the first `tokens` rows of `keys` and `values`, the rotated queries of the last of these tokens
-    /// `[queries, q_heads, head_dim]`, and `column_sums [q_heads, tokens]` where the shape has them.
+    /// Adds the keys and values of the next layer, whose tokens stand in rows of their own number.
     ///
     /// # Errors
     /// [`VaultError::Io`]: a full disk, for one.
     ///
     /// # Panics
-    /// When there is more or less of anything than the shape says.
-    pub fn layer(
-        &mut self,
-        keys: &RowStore,
-        values: &RowStore,
-        queries: &[f32],
-        column_sums: &[f32],
-    ) -> Result<(), VaultError> {
-        let (shape, heads) = (self.shape, self.shape.heads);
-        assert_eq!(size_of_val(queries), shape.queries_bytes(), "queries");
-        assert_eq!(size_of_val(column_sums), shape.sums_bytes(), "column sums");
-        let head_bytes = shape.tokens * shape.kind.row_bytes(heads.head_dim);
-        let (rows, numbers) = self.layer.split_at_mut(2 * shape.rows_bytes());
-        let parts = rows.chunks_exact_mut(head_bytes);
-        let sources = [keys, values];
-        let sources = (sources.iter()).flat_map(|rows| (0..heads.kv_heads).map(|h| rows.head(h)));
-        for (out, head) in parts.zip(sources) {
-            let rows = &head[..shape.tokens * heads.head_dim];
-            shape.kind.pack(rows, heads.head_dim, out);
+    /// When the layer before is not complete, or rows are missing.
+    pub fn rows(&mut self, keys: &RowStore, values: &RowStore) -> Result<(), VaultError> {
+        let layer = self.footer.checksums.len();
+        assert_eq!(self.written, 0, "layer {layer} begins with its rows");
+        let (kind, dim) = (self.shape.kind, self.shape.heads.head_dim);
+        let rows = self.shape.rows(layer);
+        let at_once = (PIECE / kind.row_bytes(dim)).max(1);
+        for store in [keys, values] {
+            for head in 0..self.shape.heads.kv_heads {
+                let rows = &store.head(head)[rows.start * dim..rows.end * dim];
+                for rows in rows.chunks(at_once * dim) {
+                    let bytes = rows.len() / dim * kind.row_bytes(dim);
+                    self.piece.resize(bytes, 0);
+                    kind.pack(rows, dim, &mut self.piece);
+                    self.put()?;
+                }
+            }
         }
-        let numbers = numbers.as_chunks_mut::<4>().0.iter_mut();
-        for (out, number) in numbers.zip(queries.iter().chain(column_sums)) {
-            *out = number.to_le_bytes();
-        }
-        self.footer.checksums.push(crc32fast::hash(&self.layer));
-        let written = self.file.write_all(&self.layer);
-        written.map_err(VaultError::io(&self.part))
+        Ok(())
     }
 
-    /// Writes the footer and gives the file its name. Only now is it a vault.
+    /// Adds numbers that stand behind the rows: queries, then each measurement in its order.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::rows`].
+    pub fn numbers(&mut self, numbers: &[f32]) -> Result<(), VaultError> {
+        for numbers in numbers.chunks(PIECE / size_of::<f32>()) {
+            self.piece.clear();
+            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+            self.piece.extend(bytes);
+            self.put()?;
+        }
+        Ok(())
+    }
+
+    /// [`VaultWriter::numbers`] of numbers that are f64.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::rows`].
+    pub fn sums(&mut self, numbers: &[f64]) -> Result<(), VaultError> {
+        for numbers in numbers.chunks(PIECE / size_of::<f64>()) {
+            self.piece.clear();
+            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+            self.piece.extend(bytes);
+            self.put()?;
+        }
+        Ok(())
+    }
+
+    /// Ends a layer.
+    ///
+    /// # Panics
+    /// When there is more or less in it than the shape says.
+    pub fn end_layer(&mut self) {
+        let layer = self.footer.checksums.len();
+        let expected = self.shape.layer_bytes(layer);
+        assert_eq!(self.written, expected, "bytes of layer {layer}");
+        let checksum = std::mem::take(&mut self.checksum);
+        self.footer.checksums.push(checksum.finalize());
+        self.written = 0;
+    }
+
+    /// Writes the tokens `ids` and the footer and gives the file its name. Only now is it a vault.
+    ///
+    /// Nothing waits for the disk: what a power cut leaves of the file is known by its checksums.
     ///
     /// # Errors
     /// [`VaultError::Io`].
     ///
     /// # Panics
-    /// When layers are missing.
-    pub fn finish(mut self) -> Result<(), VaultError> {
-        assert_eq!(self.footer.checksums.len(), self.shape.layers, "layers");
+    /// When layers or tokens are missing.
+    pub fn finish(mut self, ids: &[u32]) -> Result<u64, VaultError> {
+        let layers = self.shape.windows.len();
+        assert_eq!(self.footer.checksums.len(), layers, "layers");
+        assert_eq!(ids.len(), self.shape.tokens, "tokens");
+        let mut bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        self.footer.ids_checksum = crc32fast::hash(&bytes);
         let footer = serde_json::to_vec(&self.footer).map_err(std::io::Error::from);
         let written = footer.and_then(|footer| {
-            let mut tail = Vec::with_capacity(footer.len() + super::format::TAIL);
-            tail.extend(&footer);
-            tail.extend((footer.len() as u64).to_le_bytes());
-            tail.extend(crc32fast::hash(&footer).to_le_bytes());
-            tail.extend(MAGIC);
-            self.file.write_all(&tail)?;
-            self.file.sync_all()?;
-            std::fs::rename(&self.part, &self.target)
+            bytes.reserve(footer.len() + TAIL);
+            bytes.extend(&footer);
+            bytes.extend((footer.len() as u64).to_le_bytes());
+            bytes.extend(crc32fast::hash(&footer).to_le_bytes());
+            bytes.extend(MAGIC);
+            self.file.write_all(&bytes)?;
+            std::fs::rename(&self.part, &self.target)?;
+            Ok(self.file.metadata()?.len())
         });
-        written.map_err(VaultError::io(&self.part))?;
+        let bytes = written.map_err(VaultError::io(&self.part))?;
         self.finished = true;
-        Ok(())
+        Ok(bytes)
+    }
+
+    fn put(&mut self) -> Result<(), VaultError> {
+        self.checksum.update(&self.piece);
+        self.written += self.piece.len() as u64;
+        let written = self.file.write_all(&self.piece);
+        written.map_err(VaultError::io(&self.part))
     }
 }
 

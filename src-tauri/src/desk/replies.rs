@@ -72,6 +72,8 @@ impl Desk {
                     self.set_state(turn, TurnState::Answering);
                 }
             }
+            // Nobody asks for it yet.
+            Reply::Vaults { .. } => {}
             Reply::Token { ticket, text } => {
                 if let Some(turn) = self.turn_of(ticket) {
                     self.text_arrived(now, turn, &text);

@@ -26,6 +26,7 @@ pub struct Worker {
     input: Option<ChildStdin>,
     replies: Receiver<Result<Said, ProtocolError>>,
     stderr: Option<JoinHandle<String>>,
+    _vaults: tempfile::TempDir,
 }
 
 /// How a worker ended.
@@ -49,8 +50,11 @@ impl Worker {
     /// Starts one with variables of the environment set.
     pub fn start_with(variables: &[(&str, &str)]) -> Self {
         let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
+        // Never where the person at this computer has theirs.
+        let vaults = tempfile::tempdir().expect("a temporary folder");
         let mut child = Command::new(terminal::program().with_file_name(name))
             .env_remove("KEPT_LOG")
+            .env("KEPT_VAULTS", vaults.path())
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -80,6 +84,7 @@ impl Worker {
             child,
             replies,
             stderr: Some(stderr),
+            _vaults: vaults,
         }
     }
 

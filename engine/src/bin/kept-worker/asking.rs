@@ -15,6 +15,7 @@ use kept_engine::{
 
 use crate::comparing::{Comparison, compare};
 use crate::desk::{Input, parse_budget};
+use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
 
@@ -26,6 +27,7 @@ pub struct Question {
     pub max_tokens: usize,
     pub temperature: f32,
     pub seed: u64,
+    pub keeping: Keeping,
 }
 
 /// What is to be done.
@@ -108,6 +110,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         max_tokens,
         temperature,
         seed,
+        keeping: _,
     } = question;
     if *max_tokens == 0 {
         return failed(
@@ -133,6 +136,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         max_tokens: *max_tokens,
         thinking: false,
         limits: Limits::default(),
+        vault: question.keeping.vaults(),
     };
     let engine = &job.model.engine;
     let mut watching = Watching::new(ticket, job, output);
@@ -202,6 +206,7 @@ impl<'a> Watching<'a> {
                 .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),
             notes,
             memory: self.memory,
+            vault: Box::new(answer.vault),
         }
     }
 
@@ -276,6 +281,7 @@ impl Watch for Watching<'_> {
             kv_bytes: read.kv_bytes,
             kv_bytes_full: read.kv_bytes_full,
             seconds: read.seconds,
+            tokens_from_vault: read.tokens_from_vault,
         });
     }
 

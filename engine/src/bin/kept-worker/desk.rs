@@ -15,6 +15,7 @@ use kept_engine::{DocumentLength, Engine, Estimate};
 use crate::asking::{self, Job, Question, Work};
 use crate::comparing::Comparison;
 use crate::facts;
+use crate::keeping::Keeping;
 use crate::opening::{self, OpenDocument, OpenModel, Outcome};
 use crate::output::Output;
 
@@ -65,6 +66,8 @@ pub struct Desk {
     running: Option<Running>,
     /// Questions, comparisons and estimates that wait for something to be opened or counted.
     waiting: Vec<Request>,
+    /// How documents are kept for later questions.
+    keeping: Keeping,
 }
 
 impl Desk {
@@ -83,6 +86,7 @@ impl Desk {
             number: 0,
             running: None,
             waiting: Vec::new(),
+            keeping: Keeping::default(),
         }
     }
 
@@ -135,8 +139,31 @@ impl Desk {
             Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
                 self.consider(request)
             }
+            Request::KeepDocuments {
+                ticket,
+                kind,
+                budget,
+            } => match Keeping::named(&kind, budget) {
+                Ok(keeping) => {
+                    self.keeping = keeping;
+                    self.tell_vaults(ticket);
+                }
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
+            Request::Vaults { ticket } => self.tell_vaults(ticket),
+            Request::ClearVaults { ticket } => match self.keeping.clear() {
+                Ok(()) => self.tell_vaults(ticket),
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
             Request::Stop { ticket: 0 } => self.give_up_document(),
             Request::Stop { ticket } => self.stop(ticket),
+        }
+    }
+
+    fn tell_vaults(&self, ticket: u64) {
+        match self.keeping.now().told(ticket) {
+            Ok(reply) => self.output.say(&reply),
+            Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
         }
     }
 
@@ -298,6 +325,7 @@ impl Desk {
                     max_tokens,
                     temperature,
                     seed,
+                    keeping: self.keeping.now(),
                 };
                 self.start(ticket, model, document, Work::Ask(question));
             }

@@ -92,6 +92,7 @@ fn progress_and_maps_are_thinned_and_the_last_is_not_lost() {
             ticket,
             progress: kept_engine::Progress {
                 phase: kept_engine::Phase::Reading,
+                tokens_from_vault: 0,
                 tokens_done: step,
                 tokens_total: 1000,
                 tokens_per_second: 1.0,

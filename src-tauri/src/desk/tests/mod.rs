@@ -227,6 +227,7 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             }],
             notes: Vec::new(),
             memory: memory_now(),
+            vault: Box::new(kept_engine::vault::VaultUse::none(5)),
         },
     }
 }

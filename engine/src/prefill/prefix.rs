@@ -1,0 +1,474 @@
+//! What a reading takes from the vault and leaves there: the rows of the tokens that every prompt on the document begins with.
+//!
+//! ```text
+//! prompt   template document ............................ | between question tail
+//!          known: rows from a vault | read, and kept      | read
+//!          0                        known            tokens                      n
+//! ```
+//!
+//! Chunks end at the prefix's end, and what follows is multiplied in the same way whether or not the prefix was just read: so a
+//! first question and a later one compute the same of the same rows. Nothing that goes wrong with a vault costs an answer: it is
+//! noted, and the document is read.
+
+use kept_kernels::{PackedRows, RowStore};
+use kept_policies::{Future, PromptShape};
+
+use super::reader::Read;
+use crate::observe::Measured;
+use crate::shape::head_shape;
+use crate::sizes::Sizes;
+use crate::vault::{
+    FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Vault, VaultAccess, VaultError,
+    VaultKey, VaultShape, VaultUse, VaultWriter, shared,
+};
+
+/// See the head of this file.
+pub(super) struct Prefix {
+    /// Tokens up to the document's end; all of the prompt where there are no vaults.
+    tokens: usize,
+    /// Tokens whose rows come from `vault`.
+    known: usize,
+    /// How rows are stored, where there are vaults.
+    kind: Option<PackedRows>,
+    vault: Option<Vault>,
+    /// Whether `vault` is of exactly this prefix.
+    same: bool,
+    /// What the vault holds of this layer beside its rows.
+    numbers: LayerNumbers,
+    /// Measurements that are taken from the vault.
+    taken: Vec<Measurement>,
+    writer: Option<VaultWriter>,
+    /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, where they are written.
+    queries: Vec<f32>,
+    width: usize,
+    notes: Vec<String>,
+    /// Bytes of memory that all of it takes.
+    buffers: u64,
+    /// Bytes of the vault that there is in the end.
+    bytes: u64,
+    written: bool,
+}
+
+impl Prefix {
+    /// Of a reading of `tokens` tokens without vaults.
+    pub(super) fn none(tokens: usize) -> Self {
+        Self {
+            tokens,
+            known: 0,
+            kind: None,
+            vault: None,
+            same: false,
+            numbers: LayerNumbers::default(),
+            taken: Vec::new(),
+            writer: None,
+            queries: Vec::new(),
+            width: 0,
+            notes: Vec::new(),
+            buffers: 0,
+            bytes: 0,
+            written: false,
+        }
+    }
+
+    /// Finds what is known of the document and begins a vault where something will be learned. Nothing is read yet but a footer.
+    pub(super) fn open(
+        access: &VaultAccess<'_>,
+        read: Read<'_>,
+        sizes: &Sizes,
+        prompt: &PromptShape,
+    ) -> Self {
+        let mut prefix = Self::none(prompt.tokens);
+        let end = prompt.document().end.min(prompt.tokens - 1);
+        if end < FEW_SHARED {
+            return prefix;
+        }
+        if sizes.thins() {
+            prefix.notes.push(
+                "this method drops tokens as it reads, so the document's vault is neither used nor made"
+                    .to_owned(),
+            );
+            return prefix;
+        }
+        let kind = access.vaults.kind;
+        let ids = &read.ids[..end];
+        let key = VaultKey::new(access.model, read.rope, ids, kind);
+        prefix.tokens = end;
+        prefix.kind = Some(kind);
+        prefix.width = head_shape(read.model).q_heads * head_shape(read.model).head_dim;
+        let wanted = Wanted::of(sizes, prompt);
+        if !access.anew {
+            match access.vaults.folder.find(&key, ids) {
+                Ok(Some(vault)) => prefix.use_vault(vault, ids, &wanted, prompt),
+                Ok(None) => {}
+                Err(error) => prefix.note_unread(&error),
+            }
+        }
+        if let Some(shape) = prefix.learns(read, &wanted) {
+            let (folder, model) = (access.vaults.folder, read.model.name());
+            match folder.begin(&key, access.document, model, shape) {
+                Ok(writer) => prefix.writer = Some(writer),
+                Err(error) => prefix.note_unwritten(&error),
+            }
+        }
+        prefix.buffers = prefix.count_buffers();
+        prefix
+    }
+
+    /// How far `vault` serves.
+    fn use_vault(&mut self, vault: Vault, ids: &[u32], wanted: &Wanted, prompt: &PromptShape) {
+        let shape = vault.shape();
+        let mut known = shared(vault.ids(), ids);
+        self.same = known == ids.len() && shape.tokens == known;
+        // A window that reaches further back than queries are stored has these tokens read again.
+        let from = prompt.tokens - wanted.query_rows;
+        if from < known && from < shape.tokens - shape.queries {
+            known = from;
+        }
+        let there = |(layer, window): (usize, &Option<usize>)| {
+            window.is_none_or(|window| shape.rows(layer).start <= known.saturating_sub(window))
+        };
+        if known < FEW_SHARED || !shape.windows.iter().enumerate().all(there) {
+            known = 0;
+        }
+        // Sums over tokens go on where they are of all tokens that are used; a repetition is that of one document.
+        let holds = |m: &&Measurement| shape.measurements.contains(m);
+        let (repeated, sums): (Vec<Measurement>, Vec<Measurement>) =
+            (wanted.measurements.iter()).partition(|m| m.is_repetition());
+        self.taken
+            .extend(repeated.iter().filter(holds).filter(|_| self.same));
+        if known == shape.tokens && sums.iter().all(|m| holds(&m)) {
+            self.taken.extend(&sums);
+        } else if !sums.is_empty() {
+            let lacking = sums.iter().filter(|m| !holds(m)).map(|m| m.name());
+            let lacking: Vec<&str> = lacking.collect();
+            if self.same && !lacking.is_empty() {
+                self.notes.push(format!(
+                    "the vault of this document did not hold {}, so the document was read again",
+                    lacking.join(" and ")
+                ));
+            }
+            known = 0;
+        }
+        self.known = known;
+        // Without any use it is let go: an open one cannot be removed.
+        if self.same || known > 0 {
+            self.bytes = match self.same {
+                true => vault.bytes(),
+                false => 0,
+            };
+            self.vault = Some(vault);
+        }
+    }
+
+    /// The shape of the vault that this reading can leave, if it learns anything.
+    fn learns(&self, read: Read<'_>, wanted: &Wanted) -> Option<VaultShape> {
+        let old = self.vault.as_ref().map(Vault::shape);
+        let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
+        let mut measurements: Vec<Measurement> = of_same.cloned().unwrap_or_default();
+        let new = wanted.everywhere.iter();
+        let new = new.filter(|m| !measurements.contains(m)).copied();
+        let new: Vec<Measurement> = new.collect();
+        if self.same && new.is_empty() {
+            return None;
+        }
+        measurements.extend(new);
+        // Repetitions are known last.
+        measurements.sort_by_key(|m| m.is_repetition());
+        let mut first_query = self.tokens.saturating_sub(LAST_QUERIES);
+        if let Some(old) = old
+            && first_query < self.known
+        {
+            first_query = first_query.max((old.tokens - old.queries).min(self.known));
+        }
+        Some(VaultShape {
+            tokens: self.tokens,
+            heads: head_shape(read.model).into(),
+            kind: self.kind?,
+            queries: self.tokens - first_query,
+            windows: (read.model.config().kinds.iter())
+                .map(|kind| kind.window)
+                .collect(),
+            measurements,
+        })
+    }
+
+    /// Tokens up to the document's end; all of the prompt where there are no vaults.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Tokens whose rows come from the vault.
+    pub(super) fn known(&self) -> usize {
+        self.known
+    }
+
+    /// Whether the document's repetition for `reread` need not be read.
+    pub(super) fn knows_repetition(&self) -> bool {
+        self.taken.iter().any(|m| m.is_repetition())
+    }
+
+    /// What a person should know.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of memory that all of it takes.
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        self.buffers
+    }
+
+    fn count_buffers(&self) -> u64 {
+        let numbers = |shape: &VaultShape| {
+            let queries = shape.queries * self.width * size_of::<f32>();
+            let measured = shape.measurements.iter();
+            let measured = measured.map(|m| m.bytes(shape.heads, shape.tokens));
+            (queries + measured.sum::<usize>()) as u64
+        };
+        let reading = |vault: &Vault| {
+            let ids = size_of_val(vault.ids()) as u64;
+            Vault::buffer_bytes() + numbers(vault.shape()) + ids
+        };
+        let writing = |writer: &VaultWriter| {
+            let shape = writer.shape();
+            VaultWriter::buffer_bytes() + (shape.queries * self.width * size_of::<f32>()) as u64
+        };
+        self.vault.as_ref().map_or(0, reading) + self.writer.as_ref().map_or(0, writing)
+    }
+
+    /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on as they will be stored, where a first reading is to see
+    /// what later ones will.
+    pub(super) fn round(&self, first: usize, rows: &mut [f32], head_dim: usize) {
+        if first < self.tokens && self.kind == Some(PackedRows::F16) {
+            PackedRows::F16.round(rows, head_dim);
+        }
+    }
+
+    /// Begins a layer: writes the rows of known tokens where they belong.
+    ///
+    /// # Errors
+    /// [`VaultError`] when the vault cannot be read to its end; the rows are then anything.
+    pub(super) fn begin_layer(
+        &mut self,
+        layer: usize,
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> Result<(), VaultError> {
+        self.queries.clear();
+        self.numbers = LayerNumbers::default();
+        let Some(vault) = &mut self.vault else {
+            return Ok(());
+        };
+        // Of a document that is read again only measurements may be of use.
+        if self.known > 0 || self.writer.is_some() || !self.taken.is_empty() {
+            self.numbers = vault.layer(layer, self.known, keys, values)?;
+        }
+        if let Some(writer) = &self.writer {
+            let from = self.tokens - writer.shape().queries;
+            let mut queries = std::mem::take(&mut self.queries);
+            self.append_queries(from, &mut queries);
+            self.queries = queries;
+        }
+        Ok(())
+    }
+
+    /// Appends the rotated queries of the known tokens from `from` on, in a layer that has them.
+    pub(super) fn append_queries(&self, from: usize, out: &mut Vec<f32>) {
+        let Some(vault) = &self.vault else { return };
+        let shape = vault.shape();
+        let first = shape.tokens - shape.queries;
+        if from < self.known && !self.numbers.queries.is_empty() {
+            let stored = from.max(first) - first..self.known - first;
+            out.extend_from_slice(
+                &self.numbers.queries[stored.start * self.width..stored.end * self.width],
+            );
+        }
+    }
+
+    /// Hears the rotated queries `[rows, q_heads, head_dim]` of tokens that were just read, from `first` on.
+    pub(super) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
+        let Some(writer) = &self.writer else { return };
+        let from = self.tokens - writer.shape().queries;
+        let end = (queries.len() / self.width).min(self.tokens.saturating_sub(first));
+        let skip = from.saturating_sub(first).min(end);
+        self.queries
+            .extend_from_slice(&queries[skip * self.width..end * self.width]);
+    }
+
+    /// Writes the column sums of the known tokens into `sums [q_heads, n]`.
+    pub(super) fn fill_column_sums(&self, sums: &mut [f32], n: usize) {
+        if self.known > 0
+            && let Some(stored) = self.stored(Measurement::ColumnSums)
+        {
+            spread(stored.single(), sums, n);
+        }
+    }
+
+    /// Goes on with the sums of the known tokens' queries.
+    pub(super) fn fill_query_sums(&self, future: Future, measured: &mut Measured) {
+        if self.known > 0
+            && let Some(stored) = self.stored(Measurement::of_future(future))
+        {
+            measured.restore(future, self.known, stored.double());
+        }
+    }
+
+    /// Writes the scores of the document's repetition into `scores [kv_heads, n]`; 0 elsewhere.
+    pub(super) fn fill_repetition(&self, scores: &mut [f32], n: usize) {
+        scores.fill(0.0);
+        let mut taken = self.taken.iter().filter(|m| m.is_repetition());
+        if let Some(stored) = taken.next().and_then(|m| self.stored(*m)) {
+            spread(stored.single(), scores, n);
+        }
+    }
+
+    fn stored(&self, measurement: Measurement) -> Option<&Numbers> {
+        self.numbers.of(self.vault.as_ref()?.shape(), measurement)
+    }
+
+    /// Ends a layer, all of whose prefix has been read: writes it. What cannot be written is noted, and not tried again.
+    pub(super) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
+        let Some(mut writer) = self.writer.take() else {
+            return;
+        };
+        match self.write_layer(&mut writer, layer, learned) {
+            Ok(()) => self.writer = Some(writer),
+            Err(error) => self.note_unwritten(&error),
+        }
+    }
+
+    fn write_layer(
+        &self,
+        writer: &mut VaultWriter,
+        layer: usize,
+        learned: &Learned<'_>,
+    ) -> Result<(), VaultError> {
+        writer.rows(learned.keys, learned.values)?;
+        let shape = writer.shape().clone();
+        if shape.windows[layer].is_none() {
+            writer.numbers(&self.queries)?;
+            for measurement in shape.measurements {
+                match (measurement, self.stored(measurement)) {
+                    // What is there of this very document is not measured again, or came out the same.
+                    (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
+                    (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
+                    (Measurement::ColumnSums, _) => {
+                        let sums = learned.column_sums.chunks_exact(learned.tokens);
+                        for sums in sums {
+                            writer.numbers(&sums[..self.tokens])?;
+                        }
+                    }
+                    (Measurement::QuerySums { skip, products }, _) => {
+                        writer.sums(&learned.measured.sums(skip, products))?;
+                    }
+                    (Measurement::Repetition { .. }, _) => {
+                        for scores in learned.repetition.chunks_exact(learned.tokens) {
+                            writer.numbers(&scores[..self.tokens])?;
+                        }
+                    }
+                }
+            }
+        }
+        writer.end_layer();
+        Ok(())
+    }
+
+    /// Ends a reading of `ids`: what was written becomes the document's vault.
+    pub(super) fn end(&mut self, ids: &[u32]) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        match writer.finish(&ids[..self.tokens]) {
+            Ok(bytes) => {
+                self.bytes = bytes;
+                self.written = true;
+            }
+            Err(error) => self.note_unwritten(&error),
+        }
+    }
+
+    /// What came of it; `read` tokens ran through the model. `None` where there are no vaults.
+    pub(super) fn into_use(self, read: usize) -> Option<VaultUse> {
+        Some(VaultUse {
+            used: self.known > 0,
+            tokens_from_vault: self.known,
+            tokens_read: read,
+            bytes: self.bytes,
+            kind: self.kind?.name().to_owned(),
+            written: self.written,
+        })
+    }
+
+    fn note_unread(&mut self, error: &VaultError) {
+        tracing::warn!(%error, "a vault could not be read");
+        self.notes
+            .push(format!("the document's vault could not be used: {error}"));
+    }
+
+    fn note_unwritten(&mut self, error: &VaultError) {
+        tracing::warn!(%error, "a vault could not be written");
+        self.notes.push(match error {
+            VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
+            error => format!("no vault was left, so the next question reads the document again: {error}"),
+        });
+    }
+}
+
+/// What a layer's reading came to, for the vault.
+pub(super) struct Learned<'a> {
+    /// Row == position.
+    pub(super) keys: &'a RowStore,
+    pub(super) values: &'a RowStore,
+    /// Tokens of the prompt.
+    pub(super) tokens: usize,
+    /// `[q_heads, tokens]`: of the prefix's rows.
+    pub(super) column_sums: &'a [f32],
+    pub(super) measured: &'a Measured,
+    /// `[kv_heads, tokens]`
+    pub(super) repetition: &'a [f32],
+}
+
+/// What methods ask of a reading that a vault may hold.
+struct Wanted {
+    /// Last queries of the prompt.
+    query_rows: usize,
+    /// In some layer.
+    measurements: Vec<Measurement>,
+    /// In every layer that is cut.
+    everywhere: Vec<Measurement>,
+}
+
+impl Wanted {
+    fn of(sizes: &Sizes, prompt: &PromptShape) -> Self {
+        let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
+            .map(|needs| {
+                let sums = needs.column_sums.then_some(Measurement::ColumnSums);
+                let future = needs.future.map(Measurement::of_future);
+                let reread = needs.reread.filter(|_| sizes.rereading.is_some());
+                let reread = reread.map(|r| Measurement::of_repetition(r, prompt.before));
+                sums.into_iter().chain(future).chain(reread).collect()
+            })
+            .collect();
+        let mut measurements: Vec<Measurement> = Vec::new();
+        for measurement in of_layer.iter().flatten() {
+            if !measurements.contains(measurement) {
+                measurements.push(*measurement);
+            }
+        }
+        let everywhere = measurements.iter().copied();
+        let everywhere = everywhere.filter(|m| of_layer.iter().all(|layer| layer.contains(m)));
+        let query_rows = sizes.needs.iter().map(|needs| needs.query_rows());
+        Self {
+            query_rows: query_rows.max().unwrap_or(0),
+            everywhere: everywhere.collect(),
+            measurements,
+        }
+    }
+}
+
+/// Copies `from [heads, stored]` to the first columns of `to [heads, n]`.
+fn spread(from: &[f32], to: &mut [f32], n: usize) {
+    let stored = from.len() / (to.len() / n).max(1);
+    for (to, from) in to.chunks_exact_mut(n).zip(from.chunks_exact(stored.max(1))) {
+        to[..stored].copy_from_slice(from);
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading by hand with vaults in a folder of their own: what is kept of a document, and what a later question makes of it.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{Parameters, Policy, build};
+use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
+use kept_engine::{Decoder, EngineError, Prefill, RetentionMap};
+
+/// A folder of vaults that goes away with it.
+pub struct Place {
+    folder: tempfile::TempDir,
+    /// The vaults in it.
+    pub vaults: VaultFolder,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new(1 << 30)
+    }
+}
+
+impl Place {
+    /// An empty folder, for `budget` bytes.
+    pub fn new(budget: u64) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self {
+            vaults: VaultFolder::new(&folder.path().join("vaults"), budget),
+            folder,
+        }
+    }
+
+    /// All files in it but locks, in order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        files_of(&self.folder.path().join("vaults"))
+    }
+}
+
+/// All files in a folder of vaults but locks, in order; none where there is no folder.
+pub fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
+    let Ok(files) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let paths = files.map(|file| file.expect("a file").path());
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|e| e != "lock"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// A document in tokens, and a question about it.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Tokens before the document, then the document.
+    pub prefix: Vec<u32>,
+    /// Tokens of these that stand before the document.
+    pub before: usize,
+    /// What follows it.
+    pub rest: Vec<u32>,
+    /// The method and its parameters.
+    pub method: (&'static str, String),
+    /// Rows per head.
+    pub budget: usize,
+    /// Tokens that run through a layer together.
+    pub chunk: usize,
+}
+
+/// What reading and answering gave.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    /// What was kept.
+    pub map: RetentionMap,
+    /// `[1 + steps, vocab]`: logits after the prompt, and after each token of the answer.
+    pub logits: Vec<f32>,
+}
+
+/// Tokens of any text: what `salt` says, none of them special.
+pub fn tokens(count: usize, salt: u32, vocab: usize) -> Vec<u32> {
+    let token = |i: u32| 3 + (i * i * 31 + i * (37 + salt) + 11 * salt) % (vocab as u32 - 3);
+    (0..count as u32).map(token).collect()
+}
+
+/// Tokens of the answer that is given.
+pub const STEPS: usize = 6;
+
+impl Case {
+    /// The method.
+    pub fn policy(&self) -> Box<dyn Policy> {
+        let (name, set) = &self.method;
+        let set = Parameters::parse_assignments(set).expect("parameters");
+        build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Positions of the document.
+    pub fn document(&self) -> Range<usize> {
+        self.before..self.prefix.len()
+    }
+
+    /// Reads the prompt with the vaults of `place`, and steps.
+    pub fn read(
+        &self,
+        model: &Model,
+        place: Option<&Place>,
+        kind: PackedRows,
+    ) -> Result<(Found, Option<VaultUse>, Vec<String>), EngineError> {
+        let ids: Vec<u32> = self.prefix.iter().chain(&self.rest).copied().collect();
+        let rope = RopeTable::new(model.config(), ids.len() + STEPS);
+        let print = ModelPrint::of(model);
+        let mut policy = self.policy();
+        let prefill = Prefill {
+            chunk: self.chunk,
+            vault: place.map(|place| VaultAccess {
+                vaults: Vaults {
+                    folder: &place.vaults,
+                    kind,
+                },
+                model: &print,
+                document: "a document",
+                anew: false,
+            }),
+            ..Prefill::new(model, &ids, &mut *policy, self.budget, STEPS, &rope)
+                .with_tail(2)
+                .with_document(self.document())
+        };
+        let outcome = prefill.run(&mut |_| (), &Stop::new())?;
+        let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
+        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+        for token in tokens(STEPS, 77, model.config().vocab) {
+            logits.extend_from_slice(decoder.step(token, None));
+        }
+        Ok((Found { map, logits }, vault, notes))
+    }
+}
