@@ -260,9 +260,9 @@ Examples:
 The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
 kept vaults list shows what is there.")]
 pub struct AskArguments {
-    /// The document: text, Markdown, source code or PDF.
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
-    pub document: PathBuf,
+    /// The document: text, Markdown, source code or PDF. Several are read in this order, as one text that names each.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
+    pub document: Vec<PathBuf>,
     /// The question; several are answered in order, and the document is read once.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
     pub question: Vec<String>,

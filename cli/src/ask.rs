@@ -1,6 +1,7 @@
 //! `kept ask`: the answer streams to stdout, what it cost goes to stderr; `--json` prints everything as one object.
 
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
@@ -58,12 +59,14 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     let sampling = arguments.sampling();
     let (kind, vault_budget) = (arguments.vault.kind()?, arguments.vault.budget()?);
     let model = model_path(&arguments.engine.model)?;
-    let inputs = [arguments.document.as_path(), model.as_path()];
+    let documents = arguments.document.iter().map(PathBuf::as_path);
+    let inputs: Vec<&Path> = documents.chain([model.as_path()]).collect();
     if let Some(path) = &arguments.map {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open()?;
-    let document = Document::open(&arguments.document)?;
+    let documents = arguments.document.iter().map(|path| Document::open(path));
+    let document = Document::join(documents.collect::<Result<_, _>>()?);
     // Where vaults have no place, questions are answered without.
     let folder = kind
         .map(|_| VaultFolder::standard(vault_budget))
@@ -234,9 +237,11 @@ fn summary(answer: &Answer, method: &str, expected: u64) -> String {
         bytes(expected),
     );
     for source in &answer.sources {
+        let named = source.within.as_ref();
+        let named = named.map_or(String::new(), |within| format!("{}: ", within.document));
         let page = source
             .page
-            .map_or(String::new(), |page| format!("page {page}: "));
+            .map_or(named.clone(), |page| format!("{named}page {page}: "));
         let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
         text += &format!("from {page}“{passage}”\n");
     }

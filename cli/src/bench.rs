@@ -121,6 +121,7 @@ impl Asked<'_> {
                     phase: Phase::Reading,
                     tokens_done: (share * self.ids.len() as f64) as usize,
                     tokens_total: self.ids.len(),
+                    tokens_from_vault: 0,
                     tokens_per_second: share * self.ids.len() as f64 / seconds,
                     seconds_left: seconds * (1.0 - share) / share,
                 });

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use kept_engine::documents::Document;
+use kept_engine::documents::{Document, Page};
 use kept_engine::{
     Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
 };
@@ -112,7 +112,20 @@ pub struct TableRow {
 pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
     const PARTS: usize = 10;
     let length = document.text.len();
-    let parts: Vec<(String, std::ops::Range<usize>)> = if document.pages.is_empty() {
+    let of_page = |page: &Page| match document.part_of(page.range.start) {
+        Some(part) => format!("{}, page {}", part.document.name, page.number),
+        None => format!("page {}", page.number),
+    };
+    let pages = document.pages.iter();
+    let mut pages: Vec<_> = pages.map(|p| (of_page(p), p.range.clone())).collect();
+    // Documents without pages among several are each a part.
+    let without = document
+        .parts
+        .iter()
+        .filter(|part| part.document.pages.is_empty());
+    pages.extend(without.map(|part| (part.document.name.clone(), part.range.clone())));
+    pages.sort_by_key(|(_, range)| range.start);
+    let parts: Vec<(String, std::ops::Range<usize>)> = if pages.is_empty() {
         (0..PARTS)
             .map(|i| {
                 let range = length * i / PARTS..length * (i + 1) / PARTS;
@@ -123,11 +136,7 @@ pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
             })
             .collect()
     } else {
-        document
-            .pages
-            .iter()
-            .map(|page| (format!("page {}", page.number), page.range.clone()))
-            .collect()
+        pages
     };
     let mut first = 0;
     parts
@@ -223,6 +232,17 @@ struct DocumentJson<'a> {
     /// Bytes of a byte-order mark at the head of the file, which is not in the text.
     skipped_bytes: usize,
     text: &'a str,
+    /// The documents that are in it, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<PartJson<'a>>,
+}
+
+/// One of several documents: its bytes in the text of all.
+#[derive(Serialize)]
+struct PartJson<'a> {
+    name: &'a str,
+    start: usize,
+    end: usize,
 }
 
 impl<'a> DocumentJson<'a> {
@@ -232,6 +252,13 @@ impl<'a> DocumentJson<'a> {
             encoding: document.encoding,
             skipped_bytes: document.skipped_bytes,
             text: &document.text,
+            parts: (document.parts.iter())
+                .map(|part| PartJson {
+                    name: &part.document.name,
+                    start: part.range.start,
+                    end: part.range.end,
+                })
+                .collect(),
         }
     }
 }
@@ -244,6 +271,9 @@ struct TokenJson<'a> {
     start: Option<usize>,
     end: Option<usize>,
     page: Option<u32>,
+    /// Which of several documents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<&'a str>,
 }
 
 struct Tokens<'a>(&'a MapJson<'a>);
@@ -269,6 +299,9 @@ impl Serialize for Tokens<'_> {
                 text: &text,
                 part: token.part,
                 page: token.span.as_ref().and_then(|s| document.page_of(s.start)),
+                document: (token.span.as_ref())
+                    .and_then(|span| document.part_of(span.start))
+                    .map(|part| part.document.name.as_str()),
                 start: token.span.as_ref().map(|s| s.start),
                 end: token.span.as_ref().map(|s| s.end),
             })?;

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::{DocumentError, passage, pdf, sniff, text};
+use crate::{DocumentError, Part, passage, pdf, sniff, text};
 
 /// The largest file that is opened, in bytes: 512 MiB.
 ///
@@ -68,6 +68,8 @@ pub struct Document {
     pub malformed: usize,
     /// Numbers of the pages that are damaged and hold no text here. Worth a word to the user too.
     pub unread_pages: Vec<u32>,
+    /// The documents that were joined to this one ([`Document::join`]), in order; empty where it is one file.
+    pub parts: Vec<Part>,
 }
 
 impl Document {
@@ -107,6 +109,7 @@ impl Document {
                 skipped_bytes: 0,
                 malformed: 0,
                 unread_pages: found.unread,
+                parts: Vec::new(),
             });
         }
         let decoded = text::decode(&shown, bytes)?;
@@ -120,6 +123,7 @@ impl Document {
             skipped_bytes: decoded.skipped_bytes,
             malformed: decoded.malformed,
             unread_pages: Vec::new(),
+            parts: Vec::new(),
         })
     }
 
@@ -145,7 +149,8 @@ impl Document {
     /// passages the later one is meant, since a token often begins with the space before its word. Any `byte` is
     /// allowed; the range is empty only where the whole neighbourhood is white space.
     pub fn passage_at(&self, byte: usize) -> Range<usize> {
-        passage::at(&self.text, &self.kind, self.page_bounds(byte), byte)
+        let kind = self.part_of(byte).map_or(&self.kind, |p| &p.document.kind);
+        passage::at(&self.text, kind, self.page_bounds(byte), byte)
     }
 
     /// The passages that touch `range` (bytes), in order and without overlap; each as [`passage_at`](Self::passage_at)
@@ -165,12 +170,24 @@ impl Document {
         found
     }
 
-    /// The page around `byte`, or the whole text.
+    /// The page around `byte`, or the document, or the whole text.
     fn page_bounds(&self, byte: usize) -> Range<usize> {
         let after = self.pages.partition_point(|p| p.range.end <= byte);
-        self.pages
-            .get(after)
-            .map_or(0..self.text.len(), |p| p.range.clone())
+        let page = self.pages.get(after).map(|p| p.range.clone());
+        if self.parts.is_empty() {
+            return page.unwrap_or(0..self.text.len());
+        }
+        // Between two documents there is only the line that names them.
+        let ends = self.parts.partition_point(|p| p.range.end <= byte);
+        let from = ends
+            .checked_sub(1)
+            .map_or(0, |before| self.parts[before].range.end);
+        let to = self
+            .parts
+            .get(ends)
+            .map_or(self.text.len(), |p| p.range.start);
+        let part = self.part_of(byte).map_or(from..to, |p| p.range.clone());
+        page.filter(|page| page.contains(&byte)).unwrap_or(part)
     }
 }
 

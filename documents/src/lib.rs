@@ -4,11 +4,14 @@
 //! the byte range of every page in it. All offsets of this crate, and of everything built on it, are bytes in
 //! [`Document::text`]. [`Document::passage_at`] finds the sentence or line around a byte, for showing a source.
 //!
-//! What is absent on purpose: models, tokens, chunks, summaries. Nothing is joined, re-wrapped or normalised here: what
+//! [`Document::join`] makes several one, each whole and named.
+//!
+//! What is absent on purpose: models, tokens, chunks, summaries. Nothing is re-wrapped or normalised here: what
 //! the file says is what the model reads, and an offset can always be traced back.
 
 mod document;
 mod error;
+mod joined;
 mod passage;
 mod pdf;
 mod pdf_content;
@@ -18,3 +21,4 @@ mod text;
 
 pub use document::{Document, Kind, MAX_SOURCE_BYTES, Page};
 pub use error::DocumentError;
+pub use joined::Part;

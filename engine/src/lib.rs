@@ -57,7 +57,7 @@ pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, Method, document_notes};
-pub use sources::Source;
+pub use sources::{Source, Within};
 pub use streaming::{
     Perplexity, PerplexityAt, PerplexityPoint, Stream, StreamPlan, Streamed, Streaming,
 };

@@ -39,7 +39,7 @@ impl Method {
 
 /// A question.
 pub struct Ask<'a> {
-    /// The document.
+    /// The document; several are joined first ([`Document::join`]).
     pub document: &'a Document,
     /// The question.
     pub question: &'a str,
@@ -130,7 +130,8 @@ impl Answer {
 
 /// What a person should know about how the document was read, one sentence each.
 pub fn document_notes(document: &Document) -> Vec<String> {
-    let mut notes = Vec::new();
+    let parts = document.parts.iter();
+    let mut notes: Vec<String> = parts.flat_map(|p| document_notes(&p.document)).collect();
     if document.malformed > 0 {
         notes.push(format!(
             "{} is not valid {} in {} place(s), read as \u{FFFD}",

@@ -17,10 +17,24 @@ pub struct Source {
     pub end: usize,
     /// Page, from 1, where the document has pages.
     pub page: Option<u32>,
+    /// Where it is in its own document, where several were joined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<Within>,
     /// The passage.
     pub text: String,
     /// Share of the answer's votes for the document's tokens (see `Votes`), 0 to 1.
     pub weight: f32,
+}
+
+/// A place in one of several documents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Within {
+    /// The document's name.
+    pub document: String,
+    /// First byte in its own text.
+    pub start: usize,
+    /// One past the last byte in its own text.
+    pub end: usize,
 }
 
 /// How many passages are named at most.
@@ -55,6 +69,11 @@ pub(crate) fn sources(document: &Document, prompt: &Prompt, votes: &Votes) -> Ve
         .filter(|(_, weight)| *weight >= best * LEAST_OF_BEST)
         .map(|(range, weight)| Source {
             page: document.page_of(range.start),
+            within: document.part_of(range.start).map(|part| Within {
+                document: part.document.name.clone(),
+                start: range.start - part.range.start,
+                end: range.end.min(part.range.end) - part.range.start,
+            }),
             text: document.text[range.clone()].to_owned(),
             start: range.start,
             end: range.end,

@@ -1,7 +1,12 @@
 //! A document is read once: what a later question makes of its vault is, to the bit, what a first reading would have made of it.
 
-use kept_engine::kernels::PackedRows;
-use kept_engine::models::Model;
+use kept_engine::fidelity::kl_divergence;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::vault::{
+    LayerShape, ModelPrint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
+};
+use kept_engine::{EngineError, Prefill, Prompt};
 use kept_tests::engine::open;
 use kept_tests::golden::{self, Unpacked};
 use kept_tests::vaults::{Case, Place, tokens};
@@ -131,4 +136,487 @@ fn so_it_is_under_every_architecture_and_type_of_weights() {
             asked_three_times(&model, &first, &later, &what);
         }
     }
+}
+
+/// Lengths and chunks that nobody chose.
+mod drawn {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_length_in_any_chunks(
+            document in 64usize..330,
+            questions in (1usize..90, 1usize..90),
+            chunk in 8usize..140,
+            before in 0usize..30,
+            method in 0..METHODS.len(),
+            windows: bool,
+        ) {
+            let (name, set, budget) = METHODS[method];
+            let file = windows.then(|| Unpacked::architecture("gemma3"));
+            let model = match &file {
+                Some(file) => open(&file.path()),
+                None => open(&golden::model("group2-llama3-tied")),
+            };
+            let with = |rest: usize, salt: u32| Case {
+                before,
+                chunk,
+                method: (name, set.to_owned()),
+                budget,
+                ..case(&model, document, rest, salt)
+            };
+            // A repetition and a window need room that this budget may not leave.
+            prop_assume!(with(questions.0, 0).read(&model, None, PackedRows::F16).is_ok());
+            prop_assume!(with(questions.1, 1).read(&model, None, PackedRows::F16).is_ok());
+            let what = format!("{name} {set}, {document} tokens by {chunk}");
+            asked_three_times(&model, &with(questions.0, 0), &[with(questions.1, 1)], &what);
+        }
+    }
+}
+
+/// One method's question on `model`, whose document is the first `document` of some tokens.
+fn question(
+    model: &Model,
+    (method, set, budget): (&'static str, &str, usize),
+    document: usize,
+    salt: u32,
+) -> Case {
+    Case {
+        method: (method, set.to_owned()),
+        budget,
+        ..case(model, document, 15, salt)
+    }
+}
+
+/// What a method needs and the vault does not hold is measured by reading again, once, and is there for the next.
+#[test]
+fn what_is_missing_is_measured_once_and_kept() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let place = Place::default();
+    let ask = |method: (&'static str, &str, usize), salt: u32| {
+        let case = question(&model, method, 150, salt);
+        let fresh = Place::default();
+        let (expected, ..) = case
+            .read(&model, Some(&fresh), PackedRows::F16)
+            .expect("read");
+        let (found, used, notes) = case
+            .read(&model, Some(&place), PackedRows::F16)
+            .expect("read");
+        assert!(found == expected, "{method:?}: other rows or logits");
+        (used.expect("vaults are allowed"), notes)
+    };
+    let (h2o, ems, kvzip) = (("h2o", "", 40), ("ems", "", 60), ("kvzip", "chunk=50", 80));
+    let (queries, means) = (
+        ("expected_attention", "", 60),
+        ("expected_attention", "covariance=false", 60),
+    );
+    assert!(!ask(("snapkv", "w=8", 40), 1).0.used);
+    for (method, rereads) in [
+        (h2o, true),
+        (ems, false),
+        (queries, true),
+        (h2o, false),
+        (means, true),
+        (queries, false),
+    ] {
+        let (used, notes) = ask(method, 2);
+        assert_eq!(used.used, !rereads, "{method:?}: {notes:?}");
+        assert_eq!(used.written, rereads, "{method:?}");
+        let says = notes.iter().any(|note| note.contains("was read again"));
+        assert_eq!(says, rereads, "{method:?}: {notes:?}");
+    }
+    // A repetition needs rows, and these are there.
+    let (first, _) = ask(kvzip, 3);
+    assert!(
+        first.used && first.written && first.tokens_read > 150,
+        "{first:?}"
+    );
+    let (again, notes) = ask(kvzip, 4);
+    assert!(
+        again.used && !again.written && again.tokens_read == 15,
+        "{again:?} {notes:?}"
+    );
+    let (other, _) = ask(("kvzip", "chunk=70", 80), 5);
+    assert!(other.written && other.tokens_read > 150, "{other:?}");
+    for method in [kvzip, h2o, queries, means] {
+        assert!(!ask(method, 6).0.written, "{method:?}: nothing was lost");
+    }
+    assert_eq!(place.files().len(), 1);
+}
+
+/// A method that drops tokens as it reads can neither use nor make a vault, and says so.
+#[test]
+fn a_method_that_drops_tokens_as_it_reads_does_without() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let place = Place::default();
+    let case = question(
+        &model,
+        ("pyramidinfer", "variant=faithful,ratio=0.9", 4),
+        150,
+        1,
+    );
+    let case = Case {
+        budget: 150,
+        ..case
+    };
+    let (_, used, notes) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(used.is_none() && place.files().is_empty(), "{used:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("drops tokens")),
+        "{notes:?}"
+    );
+}
+
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    let largest = b.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let most = a.iter().zip(b).map(|(x, y)| (x - y).abs());
+    most.fold(0.0, f32::max) / largest
+}
+
+/// A text that goes on where another ended is read from there; the sums of its beginning go on too.
+#[test]
+fn only_what_follows_a_known_beginning_is_read() {
+    let gemma = Unpacked::architecture("gemma3");
+    let models = [
+        open(&golden::model("group2-llama3-tied")),
+        open(&gemma.path()),
+    ];
+    for model in &models {
+        for method in [
+            ("snapkv", "w=8", 40),
+            ("snapkv", "w=100", 120),
+            ("h2o", "", 40),
+            ("expected_attention", "", 60),
+            ("kvzip", "chunk=50", 80),
+        ] {
+            let place = Place::default();
+            let read = |document: usize, changed: Option<usize>| {
+                let mut case = question(model, method, document, 1);
+                if let Some(token) = changed {
+                    case.prefix[token] += 1;
+                }
+                let (alone, ..) = case.read(model, None, PackedRows::F16).expect("read");
+                let (found, used, _) = case
+                    .read(model, Some(&place), PackedRows::F16)
+                    .expect("read");
+                // Rounded rows: not to the bit.
+                let off = apart(&found.logits, &alone.logits);
+                assert!(off < 0.02, "{method:?}, {document} tokens: {off}");
+                used.expect("vaults are allowed")
+            };
+            assert_eq!(read(150, None).tokens_from_vault, 0);
+            let longer = read(230, None);
+            assert!(longer.written, "{method:?}");
+            assert_eq!(longer.tokens_from_vault, 150, "{method:?}");
+            // Its last tokens have become others, as when a word goes on: what was summed up over them is of no use.
+            let (grown, sums) = (read(260, Some(228)), ["h2o", "expected_attention"]);
+            let known = if sums.contains(&method.0) { 0 } else { 228 };
+            assert_eq!(grown.tokens_from_vault, known, "{method:?}");
+            // Every one has a vault of its own now.
+            for (document, changed) in [(150, None), (230, None), (260, Some(228))] {
+                let again = read(document, changed);
+                assert_eq!(again.tokens_from_vault, document, "{method:?}");
+                assert!(!again.written);
+            }
+            assert_eq!(place.files().len(), 3);
+        }
+    }
+}
+
+/// Numbers of a text that went on are, within rounding of sums, those of one reading.
+#[test]
+fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
+    let model = open(&golden::model("group4-linear-untied"));
+    for method in [
+        ("full", "", 1),
+        ("h2o", "", 80),
+        ("expected_attention", "", 90),
+    ] {
+        let (place, fresh) = (Place::default(), Place::default());
+        for document in [90, 150, 210] {
+            let case = question(&model, method, document, 2);
+            let (found, ..) = case
+                .read(&model, Some(&place), PackedRows::F16)
+                .expect("read");
+            let at_once = Place::default();
+            let (expected, ..) = case
+                .read(&model, Some(&at_once), PackedRows::F16)
+                .expect("read");
+            let off = apart(&found.logits, &expected.logits);
+            assert!(off < 1e-3, "{method:?}, {document} tokens: {off}");
+        }
+        drop(fresh);
+    }
+}
+
+/// Some models rotate long texts in another way than short ones: what was read for one is of no use to the other.
+#[test]
+fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
+    let file = Unpacked::architecture("phi-4-mini");
+    let model = open(&file.path());
+    let place = Place::default();
+    let read = |document: usize, rest: usize| {
+        let case = Case {
+            rest: tokens(rest, 9, model.config().vocab),
+            ..question(&model, ("snapkv", "w=8", 40), document, 1)
+        };
+        let fresh = Place::default();
+        let (expected, ..) = case
+            .read(&model, Some(&fresh), PackedRows::F16)
+            .expect("read");
+        let (found, used, _) = case
+            .read(&model, Some(&place), PackedRows::F16)
+            .expect("read");
+        assert!(found == expected, "{document} and {rest} tokens");
+        used.expect("vaults are allowed").tokens_from_vault
+    };
+    let rotations = |tokens: usize| {
+        RopeTable::new(model.config(), tokens)
+            .frequencies()
+            .to_vec()
+    };
+    let long = (70..4000).find(|&n| rotations(n) != rotations(n - 1));
+    let long = long.expect("a model that rotates long texts in another way");
+    let document = long - 40;
+    assert!(document >= 64);
+    assert_eq!(read(document, 20), 0);
+    assert_eq!(read(document, 21), document);
+    assert_eq!(read(document, 60), 0, "the prompt is long now");
+    assert_eq!(read(document, 61), document);
+    assert_eq!(
+        read(document, 22),
+        document,
+        "the first vault is still there"
+    );
+    assert_eq!(place.files().len(), 2);
+}
+
+/// A layer that is found to be damaged when it is used, one that is missing, and a vault of another version.
+#[test]
+fn a_damaged_vault_is_noticed_whatever_is_damaged() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let case = question(&model, ("snapkv", "w=8", 40), 150, 1);
+    let place = Place::default();
+    let (expected, ..) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    let path = place.files().pop().expect("a vault");
+    let whole = std::fs::read(&path).expect("bytes");
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&path, &damaged).expect("written");
+        match case.read(&model, Some(&place), PackedRows::F16) {
+            // In a layer: whoever asked has begun to cut, and asks anew.
+            Err(EngineError::Vault(VaultError::Damaged { .. })) => {}
+            // In the end: it was read again.
+            Ok((found, Some(used), _)) => {
+                assert!(!used.used && used.written && found == expected, "byte {at}");
+            }
+            other => panic!("byte {at}: {:?}", other.map(|(_, used, _)| used)),
+        }
+    }
+    for length in [0, 5, 300, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..length]).expect("written");
+        let (found, used, _) = case
+            .read(&model, Some(&place), PackedRows::F16)
+            .expect("read");
+        let used = used.expect("vaults are allowed");
+        assert!(
+            !used.used && used.written && found == expected,
+            "{length} bytes"
+        );
+    }
+    let mut old = whole.clone();
+    *old.last_mut().expect("a digit") = b'1';
+    std::fs::write(&path, &old).expect("written");
+    let (found, used, _) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(!used.expect("vaults are allowed").used && found == expected);
+    assert_eq!(
+        std::fs::read(&path).expect("bytes"),
+        whole,
+        "made anew, the same"
+    );
+}
+
+/// Reading does not wait for another that writes the same vault; it answers all the same, and so it does where nothing can be kept.
+#[test]
+fn nobody_waits_and_nobody_goes_without_an_answer() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let case = question(&model, ("snapkv", "w=8", 40), 150, 1);
+    let place = Place::default();
+    let (expected, ..) = case
+        .read(&model, Some(&Place::default()), PackedRows::F16)
+        .expect("read");
+    let rope = RopeTable::new(model.config(), 300);
+    let print = ModelPrint::of(&model);
+    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
+    let heads = LayerShape {
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+    };
+    let shape = VaultShape {
+        tokens: 150,
+        heads,
+        kind: PackedRows::F16,
+        queries: 0,
+        windows: vec![None; 3],
+        measurements: Vec::new(),
+    };
+    let other = place.vaults.begin(&key, "", "", shape).expect("begun");
+    let (found, used, notes) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(found == expected && !used.expect("allowed").written);
+    assert!(
+        notes.iter().any(|note| note.contains("did not wait")),
+        "{notes:?}"
+    );
+    drop(other);
+    assert!(place.files().is_empty());
+
+    let small = Place::new(1000);
+    let (found, used, notes) = case
+        .read(&model, Some(&small), PackedRows::F16)
+        .expect("read");
+    assert!(found == expected && !used.expect("allowed").written);
+    assert!(notes.iter().any(|note| note.contains("1000")), "{notes:?}");
+}
+
+/// A stop at any moment leaves nothing half-written, and a vault that was there stays.
+#[test]
+fn a_stop_leaves_nothing_half_written() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let place = Place::default();
+    let rope = RopeTable::new(model.config(), 400);
+    let print = ModelPrint::of(&model);
+    let mut stopped = 0;
+    for after in 0..60 {
+        let case = Case {
+            chunk: 16,
+            ..question(&model, ("kvzip", "chunk=50", 80), 150, 1)
+        };
+        let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
+        let (stop, mut policy) = (Stop::new(), case.policy());
+        let mut heard = 0;
+        let prefill = Prefill {
+            chunk: case.chunk,
+            vault: Some(VaultAccess {
+                vaults: Vaults {
+                    folder: &place.vaults,
+                    kind: PackedRows::Q8_0,
+                },
+                model: &print,
+                document: "a document",
+                anew: false,
+            }),
+            ..Prefill::new(&model, &ids, &mut *policy, case.budget, 6, &rope)
+                .with_document(case.document())
+        };
+        struct Heard<'a>(&'a mut usize, usize, &'a Stop);
+        impl kept_engine::Watch for Heard<'_> {
+            fn layer(&mut self, _: usize, _: &kept_engine::CompactLayer) {
+                self.progressed();
+            }
+            fn progress(&mut self, _: &kept_engine::Progress, _: &kept_engine::MemoryNow) {
+                self.progressed();
+            }
+        }
+        impl Heard<'_> {
+            fn progressed(&mut self) {
+                *self.0 += 1;
+                if *self.0 > self.1 {
+                    self.2.request();
+                }
+            }
+        }
+        let result = prefill.run_watched(&mut Heard(&mut heard, after, &stop), &stop);
+        match result {
+            Err(EngineError::Stopped) => {
+                stopped += 1;
+                assert_eq!(
+                    place.files(),
+                    Vec::<std::path::PathBuf>::new(),
+                    "after {after}"
+                );
+            }
+            Ok(_) => break,
+            Err(error) => panic!("after {after}: {error}"),
+        }
+    }
+    assert!(stopped >= 3, "{stopped}");
+    assert_eq!(place.files().len(), 1, "the last reading was not stopped");
+}
+
+/// With q8_0 a later question sees rounded rows: how far that moves what the model says next, along the answer.
+#[test]
+fn with_q8_0_a_later_answer_is_close() {
+    let mini = golden::repository().join("assets/mini.gguf");
+    let model = open(&mini);
+    let sample = golden::repository().join("assets/sample.txt");
+    let text = std::fs::read_to_string(sample).expect("the sample");
+    let (mut worst, mut sum, mut count) = (0.0f64, 0.0, 0);
+    for (method, set) in [
+        ("full", ""),
+        ("snapkv", ""),
+        ("h2o", ""),
+        ("ems", ""),
+        ("kvzip", ""),
+    ] {
+        let place = Place::default();
+        for (i, asked) in [
+            "What is the locker code of Ann Quorvin?",
+            "What is the safe combination of Mira Stolden?",
+            "What is the telephone extension of Professor Wexell?",
+        ]
+        .iter()
+        .enumerate()
+        {
+            let prompt = Prompt::new(&model, &text, asked).expect("a prompt");
+            let (prefix, rest) = prompt.ids.split_at(prompt.document.end);
+            let case = Case {
+                prefix: prefix.to_vec(),
+                before: prompt.document.start,
+                rest: rest.to_vec(),
+                method: (method, set.to_owned()),
+                budget: 400,
+                chunk: 512,
+            };
+            let (exact, ..) = case.read(&model, None, PackedRows::Q8_0).expect("read");
+            let (found, used, _) = case
+                .read(&model, Some(&place), PackedRows::Q8_0)
+                .expect("read");
+            assert_eq!(used.expect("allowed").used, i > 0);
+            let vocab = model.config().vocab;
+            let rows = exact
+                .logits
+                .chunks_exact(vocab)
+                .zip(found.logits.chunks_exact(vocab));
+            for (exact, found) in rows {
+                let kl = kl_divergence(exact, found);
+                worst = worst.max(kl);
+                if i > 0 {
+                    sum += kl;
+                    count += 1;
+                }
+            }
+        }
+    }
+    let mean = sum / f64::from(count);
+    println!(
+        "KL of the next token, q8_0 vault against a first reading: mean {mean:.2e}, worst {worst:.2e}"
+    );
+    assert!(
+        mean < 2e-3 && worst < 5e-2,
+        "mean {mean:.2e}, worst {worst:.2e}"
+    );
+    assert!(mean > 0.0, "rounded rows show");
 }

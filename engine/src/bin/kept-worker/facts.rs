@@ -142,5 +142,6 @@ pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
         skipped_bytes: info.skipped_bytes,
         malformed: 0,
         unread_pages: Vec::new(),
+        parts: Vec::new(),
     })
 }

@@ -1,0 +1,151 @@
+//! Several documents as one text: each whole and unchanged, and between two of them a line that names both.
+//!
+//! ```text
+//! the text of a.txt
+//!
+//! (Here ends the document "a.txt". The next document is "b.txt".)
+//!
+//! the text of b.txt
+//!
+//! (Here ends the document "b.txt".)
+//! ```
+//!
+//! A document is named where it ends, so a text that one more is joined to begins as it did: what was computed of it serves the
+//! longer one too.
+
+use std::ops::Range;
+
+use crate::{Document, Kind, Page};
+
+/// One of the documents that were joined.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Everything but its text: `text` is empty, and pages are where they were.
+    pub document: Document,
+    /// Bytes of the joined text that are its own.
+    pub range: Range<usize>,
+}
+
+impl Document {
+    /// `documents` as one, in this order; one alone stays what it is. Pages keep the numbers that they have in their own document.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn join(mut documents: Vec<Document>) -> Document {
+        assert!(!documents.is_empty(), "nothing is no document");
+        if documents.len() == 1 {
+            return documents.remove(0);
+        }
+        let names: Vec<String> = documents.iter().map(|d| d.name.clone()).collect();
+        let mut joined = Document {
+            name: names.join(" + "),
+            kind: Kind::PlainText,
+            text: String::new(),
+            pages: Vec::new(),
+            encoding: "UTF-8",
+            source_bytes: documents.iter().map(|d| d.source_bytes).sum(),
+            skipped_bytes: 0,
+            malformed: 0,
+            unread_pages: Vec::new(),
+            parts: Vec::new(),
+        };
+        for (i, mut document) in documents.into_iter().enumerate() {
+            let start = joined.text.len();
+            joined.text += &std::mem::take(&mut document.text);
+            let range = start..joined.text.len();
+            joined.pages.extend(document.pages.iter().map(|page| Page {
+                number: page.number,
+                range: start + page.range.start..start + page.range.end,
+            }));
+            let next = names.get(i + 1);
+            let next = next.map_or(String::new(), |next| {
+                format!(" The next document is \"{next}\".")
+            });
+            let ended = format!("\n\n(Here ends the document \"{}\".{next})", names[i]);
+            joined.text += &ended;
+            if i + 1 < names.len() {
+                joined.text += "\n\n";
+            }
+            joined.parts.push(Part { document, range });
+        }
+        joined
+    }
+
+    /// The document that `byte` belongs to, where several were joined; `None` between two of them.
+    pub fn part_of(&self, byte: usize) -> Option<&Part> {
+        self.parts.iter().find(|part| part.range.contains(&byte))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(name: &str, text: &str) -> Document {
+        Document::from_bytes(name, text.as_bytes().to_vec()).expect("a text")
+    }
+
+    #[test]
+    fn every_text_is_whole_and_named() {
+        let (a, b) = (
+            document("a.txt", "One. Two."),
+            document("b.rs", "fn b() {}\nlet c;\n"),
+        );
+        let joined = Document::join(vec![a, b]);
+        assert_eq!(joined.name, "a.txt + b.rs");
+        assert_eq!(joined.text[joined.parts[0].range.clone()], *"One. Two.");
+        assert_eq!(
+            joined.text[joined.parts[1].range.clone()],
+            *"fn b() {}\nlet c;\n"
+        );
+        assert_eq!(
+            joined.text,
+            "One. Two.\n\n(Here ends the document \"a.txt\". The next document is \"b.rs\".)\n\nfn b() {}\nlet c;\n\n\n(Here ends the document \"b.rs\".)"
+        );
+        let named = |byte: usize| joined.part_of(byte).map(|part| part.document.name.as_str());
+        assert_eq!((named(3), named(12)), (Some("a.txt"), None));
+        let at = joined.text.find("let").expect("code");
+        assert_eq!(named(at), Some("b.rs"));
+        // Code is cut by lines, prose by sentences, and nothing reaches into another document.
+        assert_eq!(joined.text[joined.passage_at(at)], *"let c;");
+        assert_eq!(joined.text[joined.passage_at(6)], *"Two.");
+    }
+
+    #[test]
+    fn one_more_changes_nothing_of_what_was_there() {
+        let texts = [("a.txt", "One."), ("b.txt", "Two."), ("c.txt", "Three.")];
+        let all = |count: usize| {
+            let documents = texts[..count]
+                .iter()
+                .map(|(name, text)| document(name, text));
+            Document::join(documents.collect())
+        };
+        assert!(all(2).text.starts_with(&all(1).text));
+        let shared = all(2)
+            .text
+            .replace("(Here ends the document \"b.txt\".)", "");
+        assert!(all(3).text.starts_with(shared.trim_end()));
+        assert!(all(1).parts.is_empty(), "one is what it was");
+    }
+
+    #[test]
+    fn pages_stay_with_their_document() {
+        let mut b = document("b.pdf.txt", "first page second page");
+        b.pages = vec![
+            Page {
+                number: 1,
+                range: 0..11,
+            },
+            Page {
+                number: 2,
+                range: 11..22,
+            },
+        ];
+        let joined = Document::join(vec![document("a.txt", "No pages."), b]);
+        let start = joined.parts[1].range.start;
+        assert_eq!(joined.page_of(2), None);
+        assert_eq!(joined.page_of(start + 12), Some(2));
+        assert_eq!(joined.text[joined.passage_at(2)], *"No pages.");
+        assert_eq!(joined.text[joined.passage_at(start + 12)], *"second page");
+    }
+}
