@@ -81,6 +81,8 @@ pub(crate) struct Sizes {
     known: usize,
     /// Bytes that reading from a vault and writing to it takes.
     vault: u64,
+    /// Whether a layer's weights are rearranged for many rows.
+    pub(crate) rearranges: bool,
     /// Whether heads share rows over all layers: then each has exactly its own.
     settled: bool,
     shape: ModelShape,
@@ -127,6 +129,7 @@ impl Sizes {
             surveys: policy.surveys(),
             known: 0,
             vault: 0,
+            rearranges: true,
             settled: false,
             rows,
             method: policy.bytes(),
@@ -231,6 +234,14 @@ impl Sizes {
         let plan = self.rereading.as_ref();
         let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens, self.known > 0));
         policy.note().into_iter().chain(repeated).collect()
+    }
+
+    /// Bytes of one layer's weights rearranged, if they are.
+    pub(crate) fn tiles_bytes(&self, model: &Model) -> u64 {
+        match self.rearranges {
+            true => model.layer_tiles_bytes(),
+            false => 0,
+        }
     }
 
     /// First tokens whose rows come from a vault.
@@ -418,7 +429,7 @@ impl Sizes {
         MemoryLedger {
             tables: tables.sum::<u64>() + self.method,
             weights: model.weights_bytes(),
-            layer_tiles: model.layer_tiles_bytes(),
+            layer_tiles: self.tiles_bytes(model),
             layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),

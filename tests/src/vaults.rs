@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::kernels::{PackedRows, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Parameters, Policy, build};
 use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
@@ -99,15 +99,41 @@ impl Case {
         self.before..self.prefix.len()
     }
 
-    /// Reads the prompt with the vaults of `place`, and steps.
+    /// Reads the prompt with the vaults of `place`, and steps over some tokens.
     pub fn read(
         &self,
         model: &Model,
         place: Option<&Place>,
         kind: PackedRows,
     ) -> Result<(Found, Option<VaultUse>, Vec<String>), EngineError> {
+        let steps = tokens(STEPS, 77, model.config().vocab);
+        let all = self.answered(model, place, kind, Some(&steps))?;
+        Ok((all.found, all.vault, all.notes))
+    }
+
+    /// [`Case::read`] along `answer`, or the likeliest tokens.
+    #[track_caller]
+    pub fn answer(
+        &self,
+        model: &Model,
+        place: Option<&Place>,
+        kind: PackedRows,
+        answer: Option<&[u32]>,
+    ) -> Answered {
+        let answered = self.answered(model, place, kind, answer);
+        answered.unwrap_or_else(|e| panic!("{:?}: {e}", self.method))
+    }
+
+    fn answered(
+        &self,
+        model: &Model,
+        place: Option<&Place>,
+        kind: PackedRows,
+        given: Option<&[u32]>,
+    ) -> Result<Answered, EngineError> {
         let ids: Vec<u32> = self.prefix.iter().chain(&self.rest).copied().collect();
-        let rope = RopeTable::new(model.config(), ids.len() + STEPS);
+        let room = given.map_or(DRAWN, <[u32]>::len);
+        let rope = RopeTable::new(model.config(), ids.len() + room);
         let print = ModelPrint::of(model);
         let mut policy = self.policy();
         let prefill = Prefill {
@@ -121,7 +147,7 @@ impl Case {
                 document: "a document",
                 anew: false,
             }),
-            ..Prefill::new(model, &ids, &mut *policy, self.budget, STEPS, &rope)
+            ..Prefill::new(model, &ids, &mut *policy, self.budget, room, &rope)
                 .with_tail(2)
                 .with_document(self.document())
         };
@@ -129,9 +155,34 @@ impl Case {
         let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
         let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
-        for token in tokens(STEPS, 77, model.config().vocab) {
+        let mut answer = Vec::new();
+        for step in 0..room {
+            let last = &logits[logits.len() - model.config().vocab..];
+            let token = given.map_or_else(|| argmax(last) as u32, |given| given[step]);
+            answer.push(token);
             logits.extend_from_slice(decoder.step(token, None));
         }
-        Ok((Found { map, logits }, vault, notes))
+        let found = Found { map, logits };
+        Ok(Answered {
+            found,
+            answer,
+            vault,
+            notes,
+        })
     }
+}
+
+/// Tokens of an answer that nobody gives.
+const DRAWN: usize = 12;
+
+/// All that reading and answering came to.
+pub struct Answered {
+    /// What was kept, and what was said to be likely.
+    pub found: Found,
+    /// The tokens of the answer.
+    pub answer: Vec<u32>,
+    /// What came from the vault and went there.
+    pub vault: Option<VaultUse>,
+    /// What a person should know.
+    pub notes: Vec<String>,
 }

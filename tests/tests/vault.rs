@@ -1,6 +1,6 @@
 //! A document is read once: what a later question makes of its vault is, to the bit, what a first reading would have made of it.
 
-use kept_engine::fidelity::kl_divergence;
+use kept_engine::fidelity::{kl_divergence, same_top};
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::vault::{
@@ -8,6 +8,7 @@ use kept_engine::vault::{
 };
 use kept_engine::{EngineError, Prefill, Prompt};
 use kept_tests::engine::open;
+use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};
 use kept_tests::vaults::{Case, Place, tokens};
 
@@ -252,16 +253,7 @@ fn what_is_missing_is_measured_once_and_kept() {
 fn a_method_that_drops_tokens_as_it_reads_does_without() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
-    let case = question(
-        &model,
-        ("pyramidinfer", "variant=faithful,ratio=0.9", 4),
-        150,
-        1,
-    );
-    let case = Case {
-        budget: 150,
-        ..case
-    };
+    let case = question(&model, ("pyramidinfer", "variant=faithful", 158), 150, 1);
     let (_, used, notes) = case
         .read(&model, Some(&place), PackedRows::F16)
         .expect("read");
@@ -300,13 +292,14 @@ fn only_what_follows_a_known_beginning_is_read() {
                 if let Some(token) = changed {
                     case.prefix[token] += 1;
                 }
-                let (alone, ..) = case.read(model, None, PackedRows::F16).expect("read");
+                let fresh = Place::default();
+                let (alone, ..) = (case.read(model, Some(&fresh), PackedRows::F16)).expect("read");
                 let (found, used, _) = case
                     .read(model, Some(&place), PackedRows::F16)
                     .expect("read");
-                // Rounded rows: not to the bit.
+                // Other chunks: not to the bit.
                 let off = apart(&found.logits, &alone.logits);
-                assert!(off < 0.02, "{method:?}, {document} tokens: {off}");
+                assert!(off < 1e-3, "{method:?}, {document} tokens: {off}");
                 used.expect("vaults are allowed")
             };
             assert_eq!(read(150, None).tokens_from_vault, 0);
@@ -358,7 +351,14 @@ fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
 #[test]
 fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
     let file = Unpacked::architecture("phi-4-mini");
-    let model = open(&file.path());
+    let long = 200;
+    // The golden model is trained on fewer positions than a vault is made for.
+    let edited =
+        GgufEdit::of(&file.path()).number("phi3.rope.scaling.original_context_length", long);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edited.gguf");
+    edited.save(&path);
+    let (model, long) = (open(&path), long as usize);
     let place = Place::default();
     let read = |document: usize, rest: usize| {
         let case = Case {
@@ -380,10 +380,12 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
             .frequencies()
             .to_vec()
     };
-    let long = (70..4000).find(|&n| rotations(n) != rotations(n - 1));
-    let long = long.expect("a model that rotates long texts in another way");
+    assert_ne!(
+        rotations(long),
+        rotations(long + 1),
+        "the golden model's two sets"
+    );
     let document = long - 40;
-    assert!(document >= 64);
     assert_eq!(read(document, 20), 0);
     assert_eq!(read(document, 21), document);
     assert_eq!(read(document, 60), 0, "the prompt is long now");
@@ -559,64 +561,57 @@ fn a_stop_leaves_nothing_half_written() {
 /// With q8_0 a later question sees rounded rows: how far that moves what the model says next, along the answer.
 #[test]
 fn with_q8_0_a_later_answer_is_close() {
-    let mini = golden::repository().join("assets/mini.gguf");
-    let model = open(&mini);
+    let model = open(&golden::repository().join("assets/mini.gguf"));
+    let vocab = model.config().vocab;
     let sample = golden::repository().join("assets/sample.txt");
     let text = std::fs::read_to_string(sample).expect("the sample");
-    let (mut worst, mut sum, mut count) = (0.0f64, 0.0, 0);
-    for (method, set) in [
-        ("full", ""),
-        ("snapkv", ""),
-        ("h2o", ""),
-        ("ems", ""),
-        ("kvzip", ""),
-    ] {
+    for (method, bound) in Q8_0_BOUNDS {
         let place = Place::default();
-        for (i, asked) in [
-            "What is the locker code of Ann Quorvin?",
-            "What is the safe combination of Mira Stolden?",
-            "What is the telephone extension of Professor Wexell?",
-        ]
-        .iter()
-        .enumerate()
-        {
+        let (mut all, mut same) = (Vec::new(), 0);
+        for (i, asked) in ASKED.iter().enumerate() {
             let prompt = Prompt::new(&model, &text, asked).expect("a prompt");
             let (prefix, rest) = prompt.ids.split_at(prompt.document.end);
             let case = Case {
                 prefix: prefix.to_vec(),
                 before: prompt.document.start,
                 rest: rest.to_vec(),
-                method: (method, set.to_owned()),
+                method: (method, String::new()),
                 budget: 400,
                 chunk: 512,
             };
-            let (exact, ..) = case.read(&model, None, PackedRows::Q8_0).expect("read");
-            let (found, used, _) = case
-                .read(&model, Some(&place), PackedRows::Q8_0)
-                .expect("read");
-            assert_eq!(used.expect("allowed").used, i > 0);
-            let vocab = model.config().vocab;
-            let rows = exact
-                .logits
-                .chunks_exact(vocab)
-                .zip(found.logits.chunks_exact(vocab));
-            for (exact, found) in rows {
-                let kl = kl_divergence(exact, found);
-                worst = worst.max(kl);
-                if i > 0 {
-                    sum += kl;
-                    count += 1;
-                }
+            let exact = case.answer(&model, None, PackedRows::Q8_0, None);
+            let answer = Some(exact.answer.as_slice());
+            let found = case.answer(&model, Some(&place), PackedRows::Q8_0, answer);
+            if i == 0 {
+                continue; // The first reading.
+            }
+            assert!(found.vault.is_some_and(|vault| vault.used));
+            let rows = exact.found.logits.chunks_exact(vocab);
+            for (exact, found) in rows.zip(found.found.logits.chunks_exact(vocab)) {
+                all.push(kl_divergence(exact, found));
+                same += usize::from(same_top(exact, found));
             }
         }
+        let (count, most) = (all.len(), all.iter().copied().fold(0.0, f64::max));
+        let mean = all.iter().sum::<f64>() / count as f64;
+        println!("KL {method}: mean {mean:.1e}, most {most:.1e}, same token {same} of {count}");
+        assert!(mean < bound, "{method}: {mean:.1e}");
+        assert!(mean > 0.0, "{method}: rounded rows show");
     }
-    let mean = sum / f64::from(count);
-    println!(
-        "KL of the next token, q8_0 vault against a first reading: mean {mean:.2e}, worst {worst:.2e}"
-    );
-    assert!(
-        mean < 2e-3 && worst < 5e-2,
-        "mean {mean:.2e}, worst {worst:.2e}"
-    );
-    assert!(mean > 0.0, "rounded rows show");
 }
+
+const ASKED: [&str; 4] = [
+    "What is the locker code of Ann Quorvin?",
+    "What is the safe combination of Mira Stolden?",
+    "What is the telephone extension of Professor Wexell?",
+    "What is the locker code of Ann Quorvin?",
+];
+
+/// Mean KL in nats of the next token's distribution, along the exact answer.
+const Q8_0_BOUNDS: [(&str, f64); 5] = [
+    ("full", 1e-3),
+    ("snapkv", 1e-3),
+    ("h2o", 1e-3),
+    ("ems", 1e-3),
+    ("kvzip", 1e-3),
+];

@@ -338,10 +338,14 @@ fn a_question_from_the_vault_takes_the_memory_that_the_ledger_says() {
     }
     .write(&path)
     .expect("the model is written");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    let document = place.path().join("shorter.txt");
+    std::fs::write(&document, &text[..3000]).expect("written");
     let model = path.to_str().expect("a path");
     for method in ["h2o", "h2o", "expected_attention"] {
         let extra = ["--model", model, "--method", method, "--budget", "300"];
-        let answer = ask(&vaults, QUESTION, &extra);
+        let answer = kept_in(&vaults, arguments(&document, &[QUESTION], &extra)).json();
+        assert_eq!(answer["streamed"], false);
         let number = |name: &str| answer[name].as_f64();
         let (Some(peak), Some(expected)) = (number("peak_bytes"), number("expected_peak_bytes"))
         else {

@@ -191,6 +191,7 @@ impl<'a> Prefill<'a> {
         };
         let (buffers, repeated) = (prefix.buffer_bytes(), prefix.knows_repetition());
         sizes.begin_behind(prefix.known(), buffers, repeated);
+        sizes.rearranges = prefix.rearranges(&sizes);
         let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {
             policy: &mut *self.policy,
@@ -391,7 +392,6 @@ fn read_and_cut(
             PrefillOutcome {
                 ledger: MemoryLedger {
                     weights: read.model.weights_bytes(),
-                    layer_tiles: read.model.layer_tiles_bytes(),
                     rope: read.rope.bytes(),
                     kept_rows: cache.allocated_bytes(),
                     tables: cache.table_bytes() + cut.policy.bytes(),

@@ -22,6 +22,9 @@ use crate::vault::{
     VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
+/// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
+pub(super) const FEW_ROWS: usize = 64;
+
 /// See the head of this file.
 pub(super) struct Prefix {
     /// Tokens up to the document's end; all of the prompt where there are no vaults.
@@ -205,6 +208,12 @@ impl Prefix {
     /// Whether the document's repetition for `reread` need not be read.
     pub(super) fn knows_repetition(&self) -> bool {
         self.taken.iter().any(|m| m.is_repetition())
+    }
+
+    /// Whether a layer's weights are rearranged for many rows.
+    pub(super) fn rearranges(&self, sizes: &Sizes) -> bool {
+        let rest = sizes.tokens - self.tokens;
+        self.known < self.tokens || sizes.rereading.is_some() || rest > FEW_ROWS
     }
 
     /// What a person should know.

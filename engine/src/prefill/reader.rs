@@ -15,7 +15,7 @@ use kept_policies::{
 
 use super::Repeated;
 use super::check::check;
-use super::prefix::{Learned, Prefix};
+use super::prefix::{FEW_ROWS, Learned, Prefix};
 use super::repetition::{Repetition, Wanted};
 use super::scratch::Scratch;
 use super::tally::Tally;
@@ -64,9 +64,6 @@ pub(super) struct Reader<'a> {
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
 }
-
-/// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
-const FEW_ROWS: usize = 64;
 
 /// What is asked of one layer's reading.
 struct Asked {
@@ -542,6 +539,7 @@ impl<'a> Reader<'a> {
         // As it was made: a stream that was thinned still stands in the memory it began in.
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
         MemoryLedger {
+            layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),
             activations: scratch.bytes() + self.largest_pass,
