@@ -43,6 +43,7 @@ bench: setup
 	$(CARGO) bench -p kept-kernels
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
+	scripts/bench-vault "$$(scripts/target-dir)/release/kept"
 
 # Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the network).
 golden:

@@ -8,8 +8,9 @@ mod pipe;
 use std::time::{Duration, Instant};
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::protocol::{Failure, Kind, Reply, Request};
+use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
@@ -97,6 +98,8 @@ fn a_question_is_answered_as_in_process() {
     let heard = worker.until(is_end);
     let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("mini");
     let document = Document::open(&sample()).expect("the sample");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(folder.path(), 1 << 30);
     let expected = engine
         .ask(
             &Ask {
@@ -108,7 +111,11 @@ fn a_question_is_answered_as_in_process() {
                 max_tokens: 48,
                 thinking: false,
                 limits: Limits::default(),
-                vault: None,
+                // As the worker has it: a document that is kept is read in other chunks.
+                vault: Some(Vaults {
+                    folder: &folder,
+                    kind: PackedRows::Q8_0,
+                }),
             },
             &mut |_| {},
             &Stop::new(),
@@ -346,4 +353,91 @@ fn only_frames_reach_standard_output() {
     for word in ["Zanzibarossa", "Quetzalword", "vault"] {
         assert!(!ended.stderr.contains(word), "{}", ended.stderr);
     }
+}
+
+/// The second question about a document is answered from its vault, also by another worker, and the reading says so.
+#[test]
+fn a_document_that_was_read_is_not_read_again_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vaults = folder.path().join("vaults");
+    let place = [("KEPT_VAULTS", vaults.to_str().expect("UTF-8"))];
+    let start = || {
+        let mut worker = Worker::start_with(&place);
+        worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+        worker.say(&open_model("mini"));
+        worker.say(&Request::OpenDocument { path: sample() });
+        worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+        worker
+    };
+    let asked = |worker: &mut Worker, ticket: u64| {
+        worker.say(&ask(ticket, QUESTION, "snapkv"));
+        let (mut from_vault, mut read) = (None, None);
+        for (reply, _) in worker.until(is_end) {
+            match reply {
+                Reply::Progress { progress, .. } if progress.phase == Phase::Reading => {
+                    from_vault = Some(progress.tokens_from_vault);
+                }
+                Reply::Read {
+                    tokens_from_vault, ..
+                } => read = Some(tokens_from_vault),
+                Reply::Answered { answer, .. } => {
+                    assert!(answer.text.contains("4711"), "{}", answer.text);
+                    assert_eq!(read, Some(answer.vault.tokens_from_vault));
+                    assert_eq!(from_vault, read, "progress says so");
+                    return *answer.vault;
+                }
+                Reply::Failed { message, .. } => panic!("{message}"),
+                _ => {}
+            }
+        }
+        panic!("no answer")
+    };
+    let told = |worker: &mut Worker, request: &Request| {
+        worker.say(request);
+        match worker.find(|reply| matches!(reply, Reply::Vaults { .. } | Reply::Failed { .. })) {
+            (
+                Reply::Vaults {
+                    kind,
+                    documents,
+                    bytes,
+                    folder,
+                    ..
+                },
+                _,
+            ) => {
+                assert_eq!(folder, vaults.display().to_string());
+                (kind, documents, bytes)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut worker = start();
+    let first = asked(&mut worker, 1);
+    assert!(
+        !first.used && first.written && first.kind == "q8_0",
+        "{first:?}"
+    );
+    assert!(asked(&mut worker, 2).tokens_read < 40);
+    drop(worker.close());
+    let mut worker = start();
+    let again = asked(&mut worker, 3);
+    assert!(again.used && again.tokens_read < 40, "{again:?}");
+    let (kind, documents, bytes) = told(&mut worker, &Request::Vaults { ticket: 4 });
+    assert_eq!((kind.as_str(), documents, bytes), ("q8_0", 1, again.bytes));
+    let keep = |kind: &str| Request::KeepDocuments {
+        ticket: 5,
+        kind: kind.to_owned(),
+        budget: Some(1 << 30),
+    };
+    assert_eq!(told(&mut worker, &keep("off")).0, "off");
+    assert_eq!(asked(&mut worker, 6).kind, "off");
+    assert_eq!(told(&mut worker, &keep("f16")).0, "f16");
+    assert!(!asked(&mut worker, 7).used, "rows of another kind");
+    assert_eq!(told(&mut worker, &Request::Vaults { ticket: 8 }).1, 2);
+    let cleared = told(&mut worker, &Request::ClearVaults { ticket: 9 });
+    assert_eq!((cleared.1, cleared.2), (0, 0));
+    worker.say(&keep("q2"));
+    let refused = failure(worker.find(|reply| matches!(reply, Reply::Failed { .. })));
+    assert_eq!((refused.0, refused.1), (Some(5), Failure::Vaults));
+    assert!(refused.2.contains("q2"), "{}", refused.2);
 }
