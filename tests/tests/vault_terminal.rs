@@ -181,6 +181,7 @@ fn a_full_disk_costs_no_answer_and_leaves_nothing() {
         assert_eq!(answer["vault"]["written"], false);
         assert_eq!(answer["vault"]["used"], false);
         assert!(notes(answer).contains("no vault was left"), "{answer}");
+        assert!(notes(answer).contains("the vault's file: "), "{answer}");
     }
     assert_eq!(files_of(&vaults), Vec::<PathBuf>::new());
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     /// The file system refused.
-    #[error("{} of the vault: {error}", file_name(.path))]
+    #[error("{}: {error}", file_name(.path))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -15,7 +15,7 @@ pub enum VaultError {
         error: io::Error,
     },
     /// The file is not a whole vault: cut short, changed, or of another version.
-    #[error("{} is not a whole vault: {what}", file_name(.path))]
+    #[error("{} is not whole: {what}", file_name(.path))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -50,8 +50,11 @@ impl VaultError {
     }
 }
 
-/// The last part of a path: a person knows the folder, or does not care.
+/// The last part of a path: a person knows the folder, or does not care; and a key says nothing to a person.
 fn file_name(path: &std::path::Path) -> std::borrow::Cow<'_, str> {
+    if super::VaultKey::of_file(path).is_some() {
+        return "the vault's file".into();
+    }
     path.file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy()
