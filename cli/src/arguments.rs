@@ -1,6 +1,8 @@
 //! What the commands take. Values are kept as typed; they are read where they are used, so that every refusal is our own
 //! sentence.
 
+mod models;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,6 +11,9 @@ use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{Engine, Limits, Method, Sampling, Streaming};
 
+pub use self::models::{
+    FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveArguments,
+};
 use crate::model::model_path;
 
 /// Ask long documents on your own computer, and see which tokens the model kept.
@@ -48,74 +53,6 @@ pub enum Command {
     Vaults(VaultsCommand),
     /// Say what this computer offers and what is missing.
     Doctor(DoctorArguments),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum ModelsCommand {
-    /// List the models on this computer, or those worth downloading.
-    List(ListArguments),
-    /// Download a model from the hub, or go on with a download.
-    Pull(PullArguments),
-    /// Look for models in another folder too, from now on.
-    Add(FolderArguments),
-    /// No longer look for models in a folder that was added.
-    Forget(FolderArguments),
-    /// Print what is in a GGUF file.
-    Inspect(InspectArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct ListArguments {
-    /// Show models that are worth downloading, what suits this computer's free memory first; nothing is fetched.
-    #[arg(long, conflicts_with = "folder")]
-    pub catalogue: bool,
-    /// Look in this folder too, this time.
-    #[arg(long, value_name = "FOLDER")]
-    pub folder: Vec<PathBuf>,
-    /// Print JSON instead of text.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// How a model is downloaded.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  kept models pull HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M
-  kept models pull bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q8_0.gguf
-  kept models pull Qwen/Qwen3-8B-GGUF      says which files there are
-
-Ctrl-C pauses: what has arrived is kept, and the same command goes on from there, also after a crash or a power cut. A file gets
-its name only when its SHA-256 is the one that the hub names. Models made of several files are downloaded whole.
-
-Files lie in the cache folder that all tools of the hub share (~/.cache/huggingface/hub): what they downloaded is found here, and
-the other way round.
-
-Environment:
-  HF_TOKEN            a token, for private and gated repositories; also read from HF_TOKEN_PATH and $HF_HOME/token
-  HF_HUB_CACHE        another cache folder; HF_HOME its parent
-  HF_ENDPOINT         another hub
-  HF_HUB_OFFLINE=1    fetch nothing")]
-pub struct PullArguments {
-    /// The repository, and which of its models: a file or a quantisation.
-    #[arg(value_name = "OWNER/NAME[:FILE|QUANTISATION]")]
-    pub reference: String,
-    /// How often to try again without a byte of progress in between.
-    #[arg(long, default_value_t = kept_hub::Settings::RETRIES, value_name = "N")]
-    pub retries: u32,
-    /// The longest silence of the server to wait for.
-    #[arg(long, default_value_t = kept_hub::Settings::PATIENCE.as_secs(), value_name = "SECONDS")]
-    pub timeout: u64,
-    /// Print one JSON object instead of the path.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct FolderArguments {
-    /// The folder.
-    #[arg(value_name = "FOLDER")]
-    pub folder: PathBuf,
 }
 
 /// More threads than any computer this runs on has cores.

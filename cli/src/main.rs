@@ -20,6 +20,7 @@ mod output;
 mod paint;
 mod progress;
 mod pull;
+mod remove;
 mod select;
 mod tokenize;
 mod vaults;
@@ -104,6 +105,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Models(ModelsCommand::Pull(arguments)) => pull::run(&arguments),
         Command::Models(ModelsCommand::Add(arguments)) => list::add(&arguments),
         Command::Models(ModelsCommand::Forget(arguments)) => list::forget(&arguments),
+        Command::Models(ModelsCommand::Remove(arguments)) => remove::run(&arguments),
         Command::Models(ModelsCommand::Inspect(arguments)) => inspect::run(&arguments),
         Command::Vaults(VaultsCommand::List(arguments)) => vaults::list(&arguments),
         Command::Vaults(VaultsCommand::Remove(arguments)) => vaults::remove(&arguments),

@@ -3,6 +3,7 @@
 //! Offsets are UTF-16 code units of the document's text. Sizes are bytes. Nothing here does anything.
 
 mod comparison;
+mod library;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -10,8 +11,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
+pub use library::{
+    CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
+    ModelFolder, Suits, UnfinishedModel,
+};
 pub use turns::{
-    Estimate, Facts, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn, TurnState,
+    Estimate, Facts, LayerRow, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn,
+    TurnState,
 };
 
 /// Light, dark, or as the system says.
@@ -89,6 +95,8 @@ pub struct ModelChoice {
     pub label: String,
     /// The model in the box.
     pub in_box: bool,
+    /// How its context is stretched, `yarn:4`; `None` leaves it as the file says.
+    pub stretch: Option<String>,
 }
 
 /// The open model.
@@ -108,6 +116,8 @@ pub struct ModelFacts {
     pub parameters: u64,
     pub weights_bytes: u64,
     pub bytes_per_row: u64,
+    pub stretch: Option<String>,
+    pub can_think: bool,
 }
 
 /// One parameter of a method.
@@ -218,6 +228,7 @@ pub struct Snapshot {
     pub turns: Vec<Turn>,
     pub comparison: Option<Comparison>,
     pub draft: String,
+    pub thinking: bool,
     pub worker: WorkerState,
     pub saves: bool,
     pub version: String,
@@ -231,6 +242,8 @@ pub enum Place {
     Document,
     /// By the model.
     Model,
+    /// On the page of models.
+    Models,
     /// By the conversation.
     Conversation,
     /// By the comparison.
@@ -315,6 +328,15 @@ pub enum AppEvent {
         comparison: u64,
         state: ComparisonState,
         error: Option<String>,
+    },
+    Thinking {
+        thinking: bool,
+    },
+    Library {
+        library: Box<Library>,
+    },
+    Downloads {
+        downloads: Vec<Download>,
     },
     Replacing {
         name: Option<String>,

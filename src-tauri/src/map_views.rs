@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kept_engine::MapGrid;
 
-use crate::contract::{TableRow, TokenSlots};
+use crate::contract::{LayerRow, TableRow, TokenSlots};
 use crate::desk::OpenDocument;
 
 /// Parts of a document without pages.
@@ -71,6 +71,34 @@ fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u
     }
 }
 
+/// A row for every layer of the model. `windows` as in [`crate::contract::Turn::windows`]: empty where every layer was cut.
+pub fn layers(map: &MapGrid, windows: &[Option<usize>]) -> Vec<LayerRow> {
+    let all = vec![None; map.layers()];
+    let windows = if windows.is_empty() { &all } else { windows };
+    let mut cut = 0;
+    let row = |(index, &window): (usize, &Option<usize>)| {
+        let layer = window.is_none().then(|| {
+            cut += 1;
+            cut - 1
+        });
+        LayerRow {
+            number: index + 1,
+            layer,
+            window,
+            mean: layer.and_then(|layer| mean(map, layer)),
+        }
+    };
+    windows.iter().enumerate().map(row).collect()
+}
+
+/// Mean share of a layer's slots over all tokens, once it has arrived.
+fn mean(map: &MapGrid, layer: usize) -> Option<f32> {
+    let plane = map.layer(layer)?;
+    let slots = plane.len() * map.kv_heads();
+    let kept: u64 = plane.iter().map(|&count| u64::from(count)).sum();
+    Some((kept as f64 / slots.max(1) as f64) as f32)
+}
+
 /// The map with no layer but `layer`.
 fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
     let Some(layer) = layer else {
@@ -124,6 +152,27 @@ mod tests {
                 .iter()
                 .all(|row| row.max == 0.0)
         );
+    }
+
+    #[test]
+    fn layers_that_are_not_cut_are_shown_as_what_they_hold() {
+        let rows = layers(&map(), &[Some(512), None, Some(512), None]);
+        let shown: Vec<_> = rows.iter().map(|r| (r.number, r.layer, r.window)).collect();
+        assert_eq!(
+            shown,
+            [
+                (1, None, Some(512)),
+                (2, Some(0), None),
+                (3, None, Some(512)),
+                (4, Some(1), None)
+            ]
+        );
+        assert_eq!((rows[0].mean, rows[1].mean), (None, Some(0.05)));
+        assert_eq!(rows[3].mean, Some(0.5));
+        let rows = layers(&map(), &[]);
+        assert_eq!(rows.len(), 2, "every layer is cut");
+        let empty = MapGrid::new(3, 2, vec![5]);
+        assert!(layers(&empty, &[]).iter().all(|row| row.mean.is_none()));
     }
 
     #[test]

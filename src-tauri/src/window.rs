@@ -13,6 +13,7 @@ use crate::arguments::{self, Arguments, CommandLine};
 use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
 use crate::desk::Desk;
+use crate::library::Library;
 use crate::store::{self, Lock, Opened, StoreError};
 use crate::wiring::{Frame, Wiring};
 use crate::worker::Audience;
@@ -87,6 +88,21 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::map_strip,
             commands::map_token,
             commands::map_table,
+            commands::map_layers,
+            commands::models::look_for_models,
+            commands::models::add_model_folder,
+            commands::models::forget_model_folder,
+            commands::models::inspect_model,
+            commands::models::use_model,
+            commands::models::remove_model,
+            commands::models::remove_unfinished,
+            commands::models::resume_unfinished,
+            commands::models::hub_offers,
+            commands::models::start_download,
+            commands::models::resume_download,
+            commands::models::pause_download,
+            commands::models::cancel_download,
+            commands::models::set_thinking,
             commands::report,
         ])
 }
@@ -107,8 +123,9 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
             }
         })
         .build(tauri::generate_context!())?;
-    let wiring = open_desk(app.path().app_data_dir().map_err(WindowError::from))?;
+    let (wiring, library) = open_desk(app.path().app_data_dir().map_err(WindowError::from))?;
     app.manage(wiring.clone());
+    app.manage(library);
     open_arguments(&wiring, arguments);
     wiring.set_frame(Box::new(MainWindow(show(&app)?)));
     app.run(move |_, event| {
@@ -139,20 +156,24 @@ fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
 }
 
 /// The desk with what an earlier start left, its store and its worker.
-fn open_desk(folder: Result<std::path::PathBuf, WindowError>) -> Result<Arc<Wiring>, WindowError> {
+fn open_desk(
+    folder: Result<std::path::PathBuf, WindowError>,
+) -> Result<(Arc<Wiring>, Arc<Library>), WindowError> {
     tauri::async_runtime::block_on(async {
         let folder = folder?;
-        let (opened, lock, notice) = match open_store(&folder).await {
+        let (mut opened, lock, notice) = match open_store(&folder).await {
             Ok((opened, lock)) => (opened, Some(lock), None),
             Err(Unsaved { kind, sentence }) => {
                 (store::open_in_memory().await?, None, Some((kind, sentence)))
             }
         };
+        let begun = std::mem::take(&mut opened.remembered.downloads);
         let wiring = start(opened, lock, worker::program());
+        let library = Library::new(wiring.clone(), begun);
         if let Some((kind, sentence)) = notice {
             wiring.with(|desk| desk.notice(kind, Place::Conversation, sentence));
         }
-        Ok(wiring)
+        Ok((wiring, library))
     })
 }
 

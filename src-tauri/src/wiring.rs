@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 
 use crate::contract::{AppEvent, Theme};
-use crate::desk::{Desk, Effect, MapPlace, SharedMap, lock};
+use crate::desk::{Desk, Effect, MapPlace, Save, SharedMap, lock};
 use crate::sentences;
 use crate::store::Writer;
 use crate::worker::{Audience, Order};
@@ -108,13 +108,19 @@ impl Wiring {
         }
     }
 
+    /// Writes to the store.
+    pub(crate) fn save(&self, save: Save) {
+        self.writer.save(save);
+    }
+
     fn order(&self, order: Order) {
         if self.worker.send(order).is_err() {
             tracing::debug!("nobody supervises the engine any more");
         }
     }
 
-    fn tell(&self, event: AppEvent) {
+    /// Tells the page.
+    pub(crate) fn tell(&self, event: AppEvent) {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         match &page.sink {
             Some(sink) => sink(event),

@@ -63,6 +63,8 @@ fn turn(id: u64, state: TurnState) -> Turn {
             notes: vec!["a note".into()],
         }),
         has_map: true,
+        thinking: true,
+        windows: vec![Some(512), None],
     }
 }
 
@@ -118,10 +120,21 @@ async fn everything_is_there_after_a_restart() {
             id: "m1".into(),
             label: "big.gguf".into(),
             in_box: false,
+            stretch: Some("yarn:4".into()),
         },
         path: "/models/big.gguf".into(),
         opened: true,
     };
+    let begun = vec![kept_app::library::BegunDownload {
+        reference: "a/b-GGUF:m.gguf".parse().expect("a name"),
+        files: vec![kept_hub::HubFile {
+            repo: "a/b-GGUF".parse().expect("a name"),
+            commit: "c".repeat(40),
+            path: "m.gguf".into(),
+            bytes: 5,
+            sha256: "e".repeat(64),
+        }],
+    }];
     let asked = turn(5, TurnState::Asked);
     let done = turn(5, TurnState::Done);
     write(
@@ -136,6 +149,8 @@ async fn everything_is_there_after_a_restart() {
                 map: shared(map()),
             },
             save_turn(3, &done),
+            Save::Thinking(true),
+            Save::Downloads(begun.clone()),
             Save::Draft("and wh\u{e9}re?".into()),
         ],
     )
@@ -153,10 +168,14 @@ async fn everything_is_there_after_a_restart() {
         document: opened,
         turns,
         draft,
+        thinking,
+        downloads,
         last_document,
         last_turn,
         started_before,
     } = remembered;
+    assert!(thinking);
+    assert_eq!(downloads, begun);
     assert_eq!(kept, Some(settings));
     assert_eq!(models, [model]);
     assert_eq!(opened, Some(document(3)));

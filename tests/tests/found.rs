@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kept_hub::{Finder, Found, FoundModel, HubError, Place};
 use kept_models::testing::{GgufWriter, MetaValue, TinyLlama};
-use kept_tests::hub::{at_home, sha256};
+use kept_tests::hub::{at_home, in_cache, sha256};
 use kept_tests::terminal::{Run, run};
 use serde_json::json;
 
@@ -43,19 +43,7 @@ fn names(found: &Found) -> Vec<&str> {
 
 /// A hub's cache with one file; the path to open.
 fn in_hub_cache(home: &Path, repo: &str, file: &str, bytes: &[u8]) -> PathBuf {
-    let folder = home
-        .join(".cache/huggingface/hub")
-        .join(format!("models--{}", repo.replace('/', "--")));
-    let (commit, blob) = ("a".repeat(40), folder.join("blobs").join(sha256(bytes)));
-    put(&blob, bytes);
-    put(&folder.join("refs/main"), commit.as_bytes());
-    let pointer = folder.join("snapshots").join(commit).join(file);
-    fs::create_dir_all(pointer.parent().unwrap()).unwrap();
-    #[cfg(unix)]
-    std::os::unix::fs::symlink(&blob, &pointer).unwrap();
-    #[cfg(not(unix))]
-    fs::hard_link(&blob, &pointer).unwrap();
-    pointer
+    in_cache(&home.join(".cache/huggingface/hub"), repo, file, bytes)
 }
 
 fn in_ollama(home: &Path, below: &str, bytes: &[u8]) -> PathBuf {

@@ -248,6 +248,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
         // Hot enough never to end by itself.
         temperature: 100.0,
         seed: 3,
+        thinking: false,
     });
     let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
     worker.say(&Request::Stop { ticket: 9 });

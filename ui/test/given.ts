@@ -15,6 +15,8 @@ export function turn(some: Partial<Turn> = {}): Turn {
     sources: [],
     facts: null,
     hasMap: false,
+    thinking: false,
+    windows: [],
     ...some,
   }
 }
@@ -45,10 +47,11 @@ export function memory(some: Partial<Memory> = {}): Memory {
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
     settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100 },
-    models: [{ id: 'mini', label: 'mini', inBox: true }],
+    models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
       headDim: 64, context: 4096, parameters: 5e6, weightsBytes: 400, bytesPerRow: 1,
+      stretch: null, canThink: false,
     },
     modelError: null,
     methods: [
@@ -60,6 +63,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     turns: [],
     comparison: null,
     draft: '',
+    thinking: false,
     worker: { state: 'ready', message: null },
     saves: true,
     version: '0.1.0',

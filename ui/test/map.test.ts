@@ -41,6 +41,9 @@ class Program implements MapCalls {
   async mapTable() {
     return []
   }
+  async mapLayers() {
+    return []
+  }
   count = (what: string) => this.asked.filter((a) => a.startsWith(what)).length
 }
 

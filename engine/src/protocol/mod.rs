@@ -3,17 +3,19 @@
 //! Not here: who answers. The worker is `bin/kept-worker.rs`; the window has a reader of its own on the same header
 //! functions, since it reads without blocking.
 
+mod facts;
 mod frame;
 mod message;
 mod path;
 
+pub use facts::{
+    AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
+    SourceInfo,
+};
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
     write_frame,
 };
-pub use message::{
-    AnswerFacts, CompareRun, DocumentInfo, Failure, MethodChoice, MethodFacts, ModelFacts,
-    PageInfo, ParameterFacts, Reply, Request, SourceInfo,
-};
+pub use message::{CompareRun, Failure, MethodChoice, Reply, Request};
 
-pub use crate::{Estimate, Finish, MemoryNow, Phase, Progress};
+pub use crate::{Estimate, Finish, Fit, FitLine, MemoryNow, Phase, Progress};

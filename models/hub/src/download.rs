@@ -10,8 +10,10 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
+use crate::cache::is_sha256;
 use crate::choose::{Listed, choose};
 use crate::progress::{Phase, Status};
+use crate::reference::is_file_name;
 use crate::remote::Connection;
 use crate::reporter::Reporter;
 use crate::transfer::{End, Wish, fetch, repeat};
@@ -39,7 +41,9 @@ struct Shared {
 struct State {
     /// Whether its thread runs.
     running: bool,
-    /// Files of this download that have no name in a snapshot yet: what giving up removes.
+    /// What it consists of, by the hub's word; empty until that has come.
+    files: Vec<HubFile>,
+    /// Those of them that have no name in a snapshot yet: what giving up removes.
     unnamed: Vec<HubFile>,
     /// Why it failed, whole; the status has the sentence.
     failure: Option<HubError>,
@@ -57,6 +61,32 @@ impl Download {
                 state: Mutex::default(),
             }),
         }
+    }
+
+    /// What an earlier run has begun; see [`crate::Hub::begun`]. Files whose names could not have come from a hub are left out.
+    pub(crate) fn begun(settings: Settings, reference: ModelRef, files: Vec<HubFile>) -> Download {
+        let cache = HubCache::new(&settings.cache);
+        let is_plain = |file: &HubFile| is_sha256(&file.sha256) && is_file_name(&file.path);
+        let files: Vec<HubFile> = files.into_iter().filter(is_plain).collect();
+        let download = Download::new(settings, reference);
+        download.shared.change(|status| {
+            status.phase = Phase::Paused;
+            status.bytes_total = files.iter().map(|file| file.bytes).sum();
+            status.bytes_done = files.iter().map(|file| there(&cache, file)).sum();
+            status.parts = files.len();
+        });
+        let mut state = download.shared.state();
+        let unnamed = files.iter().filter(|file| cache.present(file).is_none());
+        state.unnamed = unnamed.cloned().collect();
+        state.files = files;
+        drop(state);
+        download
+    }
+
+    /// What it consists of, by the hub's word; empty until that has come. Kept, it lets a later run show and go on with what this
+    /// one leaves behind.
+    pub fn files(&self) -> Vec<HubFile> {
+        self.shared.state().files.clone()
     }
 
     /// What is downloaded.
@@ -284,12 +314,13 @@ impl Shared {
         let retries = self.settings.retries;
         let mut reporter = Reporter::new(&self.status);
         let files = self.plan(connection, wish, &mut reporter).await?;
+        {
+            let mut state = self.state();
+            let unnamed = files.iter().filter(|file| cache.present(file).is_none());
+            state.unnamed = unnamed.cloned().collect();
+            state.files.clone_from(&files);
+        }
         check_space(&cache, &files)?;
-        self.state().unnamed = files
-            .iter()
-            .filter(|file| cache.present(file).is_none())
-            .cloned()
-            .collect();
         for (index, file) in files.iter().enumerate() {
             reporter.part(index + 1);
             fetch(connection, &cache, file, retries, wish, &mut reporter).await?;
@@ -339,16 +370,20 @@ fn panic_words(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "panic".to_owned())
 }
 
-/// Whether what is still to come fits on the disk.
-fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
-    let there = |file: &HubFile| match cache.present(file) {
+/// Bytes of a file that have arrived.
+fn there(cache: &HubCache, file: &HubFile) -> u64 {
+    match cache.present(file) {
         Some(_) => file.bytes,
         None => fs::metadata(cache.partial(&file.repo, &file.sha256))
             .map_or(0, |about| about.len().min(file.bytes)),
-    };
+    }
+}
+
+/// Whether what is still to come fits on the disk.
+fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
     let needed = files
         .iter()
-        .map(|file| file.bytes - there(file))
+        .map(|file| file.bytes - there(cache, file))
         .fold(0, u64::saturating_add);
     let exists = cache.root().ancestors().find(|folder| folder.exists());
     let folder = exists.unwrap_or(cache.root());

@@ -304,6 +304,20 @@ pub enum HubError {
         /// Bytes there.
         bytes: u64,
     },
+    /// A file that is to be removed and is another program's, or the person's own.
+    #[error("'{path}' does not lie in the hub's cache; Kept removes nothing else: remove it there")]
+    NotOurs {
+        /// The file.
+        path: String,
+    },
+    /// What has arrived is of no file that the hub has now.
+    #[error(
+        "'{repo}' no longer has the file that was begun; remove what has arrived and download what there is now"
+    )]
+    Outdated {
+        /// The repository.
+        repo: RepoId,
+    },
     /// A folder of the person that is none.
     #[error("'{path}' is no folder; give the folder that holds the models")]
     NoFolder {

@@ -35,6 +35,17 @@ impl Settings {
     /// The longest silence, unless told otherwise.
     pub const PATIENCE: Duration = Duration::from_secs(30);
 
+    /// Where the person's token may lie: the file that the hub's tools write when somebody logs in.
+    pub fn token_file() -> PathBuf {
+        Settings::token_file_of(&|name| env::var_os(name), env::home_dir().as_deref())
+    }
+
+    /// As [`Settings::token_file`], by these variables and this home.
+    fn token_file_of(variable: &dyn Fn(&str) -> Option<OsString>, home: Option<&Path>) -> PathBuf {
+        let path = |name: &str| path_in(variable, home, name);
+        path("HF_TOKEN_PATH").unwrap_or_else(|| hub_home(variable, home).join("token"))
+    }
+
     /// What this process's environment says.
     pub fn from_env() -> Settings {
         Settings::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
@@ -46,20 +57,15 @@ impl Settings {
         home: Option<&Path>,
     ) -> Settings {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let path = |name: &str| variable(name).map(|value| below_home(value.into(), home));
+        let path = |name: &str| path_in(&variable, home, name);
         let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
         let is_true = |name: &str| {
             text(name).is_some_and(|value| {
                 ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str())
             })
         };
-        let home_folder = || home.map_or_else(env::temp_dir, Path::to_owned);
-        let hub_home = path("HF_HOME").unwrap_or_else(|| {
-            path("XDG_CACHE_HOME")
-                .unwrap_or_else(|| home_folder().join(".cache"))
-                .join("huggingface")
-        });
-        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| hub_home.join("token"));
+        let hub_home = hub_home(&variable, home);
+        let token_file = Settings::token_file_of(&variable, home);
         let token = (!is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"))
             .then(|| {
                 ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]
@@ -83,6 +89,29 @@ impl Settings {
             patience: Settings::PATIENCE,
         }
     }
+}
+
+/// A variable that is a path; an empty one is as good as none.
+fn path_in(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    home: Option<&Path>,
+    name: &str,
+) -> Option<PathBuf> {
+    let value = variable(name).filter(|value| !value.is_empty())?;
+    Some(below_home(value.into(), home))
+}
+
+/// The folder of the hub's tools.
+fn hub_home(variable: &dyn Fn(&str) -> Option<OsString>, home: Option<&Path>) -> PathBuf {
+    let path = |name: &str| path_in(variable, home, name);
+    path("HF_HOME").unwrap_or_else(|| {
+        path("XDG_CACHE_HOME")
+            .unwrap_or_else(|| {
+                home.map_or_else(env::temp_dir, Path::to_owned)
+                    .join(".cache")
+            })
+            .join("huggingface")
+    })
 }
 
 /// `~` and `~/...` as shells read them, which do not read them in a variable.

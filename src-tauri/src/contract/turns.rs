@@ -168,6 +168,11 @@ pub struct Turn {
     pub facts: Option<Facts>,
     /// A map can be asked for.
     pub has_map: bool,
+    /// The model was let think before it answered.
+    pub thinking: bool,
+    /// `[layers of the model]`: how many of its last tokens a layer holds whatever the method, and nothing for those that the
+    /// method cuts. Empty where all are cut, and until the question is read.
+    pub windows: Vec<Option<usize>>,
 }
 
 /// Reading or writing, for [`Progress`].
@@ -214,6 +219,20 @@ pub struct TokenSlots {
     pub kv_heads: usize,
     /// Its page.
     pub page: Option<u32>,
+}
+
+/// A layer of the model in the table of the map.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LayerRow {
+    /// From 1, in the order of the model.
+    pub number: usize,
+    /// Its place in the map, from 0; `None` for a layer that the method does not cut.
+    pub layer: Option<usize>,
+    /// How many of the last tokens such a layer holds.
+    pub window: Option<usize>,
+    /// Mean share of its slots that hold the document's tokens, 0 to 1; `None` until it is read.
+    pub mean: Option<f32>,
 }
 
 /// A row of the table of the map.

@@ -37,6 +37,8 @@ impl Desk {
             return Err(sentences::BUSY_COMPARING.to_owned());
         }
         check_choice(&choice)?;
+        let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
+        let thinking = self.thinking && can_think;
         let id = self.next_turn;
         self.next_turn += 1;
         let turn = Turn {
@@ -52,6 +54,8 @@ impl Desk {
             sources: Vec::new(),
             facts: None,
             has_map: false,
+            thinking,
+            windows: Vec::new(),
         };
         self.turns.push(turn.clone());
         self.save(Save::Turn {
@@ -68,6 +72,7 @@ impl Desk {
             max_tokens: self.settings.max_tokens,
             temperature: 0.0,
             seed: 0,
+            thinking,
         };
         if self.running.is_some() {
             // The question of a conversation that is gone is still ending.
@@ -171,6 +176,7 @@ impl Desk {
         }
         self.thinner.forget();
         self.turns.clear();
+        self.set_thinking(false);
         self.forget_maps();
     }
 

@@ -87,6 +87,9 @@ impl Desk {
             // Nobody may be waiting any more.
             let _ = waiting.send(Err(reason.to_owned()));
         }
+        for (_, (_, waiting)) in self.inspections.drain() {
+            let _ = waiting.send(Err(reason.to_owned()));
+        }
         let held = matches!(self.held.take(), Some(Request::Ask { .. }));
         if let Some(ticket) = self.comparing {
             let reason = Some(sentences::compared_so_far(reason));

@@ -45,6 +45,12 @@ impl Desk {
         map
     }
 
+    /// Which layers of the model the method did not cut, for the map of `turn`; see [`crate::contract::Turn::windows`].
+    pub fn windows_of(&self, turn: u64) -> Vec<Option<usize>> {
+        let known = self.turns.iter().find(|t| t.id == turn);
+        known.map_or_else(Vec::new, |turn| turn.windows.clone())
+    }
+
     fn remember_map(&mut self, turn: u64, map: SharedMap) {
         self.maps.insert(turn, map);
         self.map_order.push_back(turn);
@@ -67,11 +73,14 @@ impl Desk {
         layers: usize,
         kv_heads: usize,
         ends16: Vec<u32>,
+        windows: Vec<Option<usize>>,
     ) {
         let map = MapGrid::new(layers, kv_heads, ends16);
         self.remember_map(turn, Arc::new(Mutex::new(map)));
         if let Some(turn) = self.turn_mut(turn) {
             turn.has_map = true;
+            let slides = windows.iter().any(Option::is_some);
+            turn.windows = if slides { windows } else { Vec::new() };
             turn.state = TurnState::Reading;
         }
         self.tell_turn(turn);

@@ -24,9 +24,10 @@ use kept_engine::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Comparison, Estimate, Life, MethodFacts, ModelChoice, ModelFacts, NoticeKind, Place,
-    Settings, Snapshot, Theme, Turn, WorkerState, ordinary_zoom,
+    AppEvent, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
+    NoticeKind, Place, Settings, Snapshot, Theme, Turn, WorkerState, ordinary_zoom,
 };
+use crate::library::BegunDownload;
 pub use documents::{OpenDocument, file_name};
 pub use maps::{MapPlace, lock};
 pub use models::MOST_TOKENS;
@@ -92,6 +93,12 @@ pub enum Save {
     },
     /// What is typed and not sent.
     Draft(String),
+    /// Whether models think in this conversation.
+    Thinking(bool),
+    /// A model that can no longer be chosen, by its id.
+    NoModel(String),
+    /// Downloads that are begun and not finished.
+    Downloads(Vec<BegunDownload>),
 }
 
 /// A model that can be chosen, with its place, which the page never learns.
@@ -105,6 +112,13 @@ pub struct ModelEntry {
     pub opened: bool,
 }
 
+/// What the worker is to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    path: String,
+    stretch: Option<String>,
+}
+
 impl ModelEntry {
     /// The model in the box.
     pub fn mini() -> Self {
@@ -113,6 +127,7 @@ impl ModelEntry {
                 id: kept_engine::MINI.to_owned(),
                 label: kept_engine::MINI.to_owned(),
                 in_box: true,
+                stretch: None,
             },
             path: kept_engine::MINI.to_owned(),
             opened: true,
@@ -133,6 +148,10 @@ pub struct Remembered {
     pub turns: Vec<Turn>,
     /// What was typed and not sent.
     pub draft: String,
+    /// Whether models that can think do so in this conversation.
+    pub thinking: bool,
+    /// Downloads that were begun and not finished. Not the desk's: see `library`.
+    pub downloads: Vec<BegunDownload>,
     /// The highest ids ever given, so that none is used twice.
     pub last_document: u64,
     /// As `last_document`, for turns.
@@ -180,10 +199,10 @@ pub struct Desk {
     models: Vec<ModelEntry>,
     model: Option<ModelFacts>,
     model_error: Option<String>,
-    /// The path last sent to the worker and not yet answered.
-    model_in_flight: Option<String>,
-    /// The last model that worked, to go back to when a new one cannot be opened.
-    model_before: Option<String>,
+    /// What was last sent to the worker and is not yet answered.
+    model_in_flight: Option<Wanted>,
+    /// The last model that worked, by its id, and how it was stretched: to go back to when a new one cannot be opened.
+    model_before: Option<(String, Option<String>)>,
     methods: Vec<MethodFacts>,
     document: Option<Arc<OpenDocument>>,
     opening: Option<Opening>,
@@ -200,9 +219,13 @@ pub struct Desk {
     /// Asked while the question of a conversation that is gone was still ending.
     held: Option<Request>,
     estimates: HashMap<u64, oneshot::Sender<Result<Estimate, String>>>,
+    /// Models that are being looked into, with their paths.
+    inspections: HashMap<u64, (PathBuf, oneshot::Sender<Result<Inspection, String>>)>,
     maps: HashMap<u64, SharedMap>,
     map_order: VecDeque<u64>,
     draft: String,
+    /// Whether models that can think do so before they answer, in this conversation.
+    thinking: bool,
     /// The drag over the window: its number and its files.
     drag: Option<(u64, usize)>,
     worker: WorkerState,
@@ -256,9 +279,11 @@ impl Desk {
             replacement: None,
             held: None,
             estimates: HashMap::new(),
+            inspections: HashMap::new(),
             maps: HashMap::new(),
             map_order: VecDeque::new(),
             draft: remembered.draft,
+            thinking: remembered.thinking,
             drag: None,
             worker: WorkerState {
                 state: Life::Starting,
@@ -307,6 +332,7 @@ impl Desk {
             turns: self.turns.clone(),
             comparison: self.comparison.clone(),
             draft: self.draft.clone(),
+            thinking: self.thinking,
             worker: self.worker.clone(),
             saves: self.saves,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
+use tokio::sync::oneshot;
 
-use super::{Desk, Effect, ModelEntry, Save};
+use super::{Desk, Effect, ModelEntry, Save, Wanted};
 use crate::contract::{
-    AppEvent, Choice, Life, ModelChoice, ModelFacts, NoticeKind, Parameters, Place, Settings,
+    AppEvent, Choice, FitLine, Inspection, Life, ModelChoice, ModelFacts, NoticeKind, Parameters,
+    Place, Settings,
 };
 use crate::desk::documents::file_name;
 use crate::sentences::{self, for_window};
@@ -39,6 +42,14 @@ pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), String>
 pub fn check_choice(choice: &Choice) -> Result<(), String> {
     check_method(&choice.method, &choice.parameters)?;
     parse_budget(choice.budget.as_deref()).map(drop)
+}
+
+/// Whether a context can be stretched so, as far as that shows without a model.
+pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
+    match stretch.map(str::parse::<RopeChoice>) {
+        Some(Err(why)) => Err(for_window(&why)),
+        _ => Ok(()),
+    }
 }
 
 /// Parameters as the engine takes them.
@@ -89,6 +100,26 @@ impl Desk {
 
     /// Opens a model file that the person chose, dropped or passed, and makes it the setting.
     pub fn choose_model_file(&mut self, path: PathBuf) {
+        self.choose(path, None, None);
+    }
+
+    /// As [`Desk::choose_model_file`], for a model of the library: `label` is what to show for it, and its context is stretched as
+    /// `stretch` says. Why not, in one sentence.
+    pub fn choose_model(
+        &mut self,
+        path: PathBuf,
+        label: String,
+        stretch: Option<String>,
+    ) -> Result<(), String> {
+        if self.is_busy() {
+            return Err(sentences::BUSY_MODEL.to_owned());
+        }
+        check_stretch(stretch.as_deref())?;
+        self.choose(path, Some(label), Some(stretch));
+        Ok(())
+    }
+
+    fn choose(&mut self, path: PathBuf, label: Option<String>, stretch: Option<Option<String>>) {
         let Some(text) = path.to_str().map(str::to_owned) else {
             let message = sentences::not_utf8(&path);
             return self.notice(NoticeKind::Error, Place::Model, message);
@@ -98,19 +129,22 @@ impl Desk {
         }
         let id = match self.models.iter().find(|m| m.path == text) {
             Some(known) => known.choice.id.clone(),
-            None => self.add_model(&path, text),
+            None => self.add_model(&path, text, label),
         };
+        if let (Some(stretch), Some(entry)) = (stretch, self.entry_mut(&id)) {
+            entry.choice.stretch = stretch;
+        }
         self.settings.model = id;
         self.tell_models();
         self.save(Save::Settings(self.settings.clone()));
         self.open_model();
     }
 
-    fn add_model(&mut self, path: &Path, text: String) -> String {
+    fn add_model(&mut self, path: &Path, text: String, label: Option<String>) -> String {
         let number = |entry: &ModelEntry| entry.choice.id.strip_prefix('m')?.parse::<u64>().ok();
         let highest = self.models.iter().filter_map(number).max().unwrap_or(0);
         let id = format!("m{}", highest + 1);
-        let mut label = file_name(path);
+        let mut label = label.unwrap_or_else(|| file_name(path));
         if self.models.iter().any(|m| m.choice.label == label)
             && let Some(folder) = path.parent().and_then(Path::file_name)
         {
@@ -121,6 +155,7 @@ impl Desk {
                 id: id.clone(),
                 label,
                 in_box: false,
+                stretch: None,
             },
             path: text,
             opened: false,
@@ -137,13 +172,104 @@ impl Desk {
     /// What to show for the chosen model.
     pub(super) fn model_label(&self) -> String {
         let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
-        let label = self.models.iter().find(chosen);
-        label.map_or_else(String::new, |m| m.choice.label.clone())
+        let chosen = self.models.iter().find(chosen);
+        chosen.map_or_else(String::new, |m| match &m.choice.stretch {
+            Some(stretch) => format!("{} ({stretch})", m.choice.label),
+            None => m.choice.label.clone(),
+        })
     }
 
-    fn chosen_path(&self) -> Option<String> {
+    fn entry_mut(&mut self, id: &str) -> Option<&mut ModelEntry> {
+        self.models.iter_mut().find(|m| m.choice.id == id)
+    }
+
+    /// The models that can be chosen, with their places.
+    pub fn models(&self) -> &[ModelEntry] {
+        &self.models
+    }
+
+    fn wanted(&self) -> Option<Wanted> {
         let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
-        self.models.iter().find(chosen).map(|m| m.path.clone())
+        self.models.iter().find(chosen).map(|m| Wanted {
+            path: m.path.clone(),
+            stretch: m.choice.stretch.clone(),
+        })
+    }
+
+    /// The file of the chosen model, or `mini`.
+    pub fn chosen_path(&self) -> Option<String> {
+        self.wanted().map(|wanted| wanted.path)
+    }
+
+    /// A model whose file is gone can no longer be chosen.
+    pub fn forget_model(&mut self, path: &Path) {
+        let is_it = |m: &ModelEntry| Path::new(&m.path) == path;
+        let Some(entry) = self.models.iter().find(|m| is_it(m)) else {
+            return;
+        };
+        let id = entry.choice.id.clone();
+        if id == self.settings.model {
+            return;
+        }
+        self.models.retain(|m| !is_it(m));
+        self.save(Save::NoModel(id));
+        self.tell_models();
+    }
+
+    /// What the model at `path` can read with the memory that is free; the receiver gets the answer.
+    pub fn inspect(
+        &mut self,
+        path: PathBuf,
+        stretch: Option<String>,
+    ) -> Result<oneshot::Receiver<Result<Inspection, String>>, String> {
+        check_stretch(stretch.as_deref())?;
+        match self.worker.state {
+            Life::Ready => {}
+            Life::Failed => return Err(sentences::ENGINE_NOT_RUNNING.to_owned()),
+            Life::Starting | Life::Restarting => {
+                return Err(sentences::ENGINE_NOT_YET.to_owned());
+            }
+        }
+        let model = path
+            .to_str()
+            .ok_or_else(|| sentences::not_utf8(&path))?
+            .to_owned();
+        let ticket = self.ticket();
+        let (send, receive) = oneshot::channel();
+        self.inspections.insert(ticket, (path, send));
+        self.say(
+            Request::InspectModel {
+                ticket,
+                model,
+                stretch,
+            },
+            None,
+        );
+        Ok(receive)
+    }
+
+    pub(super) fn inspected(
+        &mut self,
+        ticket: u64,
+        inspection: Result<protocol::Inspection, &str>,
+    ) {
+        if let Some((path, waiting)) = self.inspections.remove(&ticket) {
+            let answer = match inspection {
+                Ok(inspection) => Ok(inspection_of(inspection)),
+                Err(message) => Err(sentences::model_failed(message, &path)),
+            };
+            // The page may have stopped waiting.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    /// Lets models that can think do so before they answer, in this conversation.
+    pub fn set_thinking(&mut self, thinking: bool) {
+        if self.thinking != thinking {
+            self.thinking = thinking;
+            self.save(Save::Thinking(thinking));
+            self.tell(AppEvent::Thinking { thinking });
+        }
     }
 
     /// Opens the model of the settings.
@@ -162,9 +288,13 @@ impl Desk {
         if self.worker.state != Life::Ready || self.model_in_flight.is_some() {
             return;
         }
-        if let Some(model) = self.chosen_path() {
-            self.model_in_flight = Some(model.clone());
-            self.say(Request::OpenModel { model }, None);
+        if let Some(wanted) = self.wanted() {
+            self.model_in_flight = Some(wanted.clone());
+            let Wanted {
+                path: model,
+                stretch,
+            } = wanted;
+            self.say(Request::OpenModel { model, stretch }, None);
         }
     }
 
@@ -176,7 +306,7 @@ impl Desk {
 
     /// Whether the model that was just answered for is still the chosen one. If not, the chosen one is sent.
     fn model_wanted(&mut self) -> bool {
-        let wanted = self.model_in_flight.take() == self.chosen_path();
+        let wanted = self.model_in_flight.take() == self.wanted();
         if !wanted {
             self.send_model();
         }
@@ -188,9 +318,11 @@ impl Desk {
             return;
         }
         let chosen = self.settings.model.clone();
-        self.model_before = Some(chosen.clone());
-        if let Some(entry) = self.models.iter_mut().find(|m| m.choice.id == chosen)
-            && !entry.opened
+        let now = Some((chosen.clone(), model.stretch.clone()));
+        let same = std::mem::replace(&mut self.model_before, now.clone()) == now;
+        if let Some(entry) = self.entry_mut(&chosen)
+            && !entry.choice.in_box
+            && !(entry.opened && same)
         {
             entry.opened = true;
             let entry = entry.clone();
@@ -203,17 +335,26 @@ impl Desk {
         if !self.model_wanted() {
             return;
         }
-        let path = self.chosen_path().unwrap_or_default();
+        let Wanted { path, stretch } = self.wanted().unwrap_or(Wanted {
+            path: String::new(),
+            stretch: None,
+        });
         tracing::warn!(path, message, "a model was not opened");
         let message = sentences::model_failed(message, Path::new(&path));
         let chosen = self.settings.model.clone();
-        let before = self.model_before.take().filter(|before| *before != chosen);
+        let failed = (chosen.clone(), stretch);
+        let before = self.model_before.take().filter(|before| *before != failed);
         // A file that never worked is no choice.
         let (keep, failed) = (self.models.len(), chosen);
         self.models.retain(|m| m.opened || m.choice.id != failed);
         let removed = self.models.len() < keep;
         match before {
-            Some(before) => {
+            Some((before, stretch)) => {
+                // How the failed one was to be stretched may be what failed.
+                let of_failed = stretch.filter(|_| before == failed);
+                if let Some(entry) = self.entry_mut(&failed) {
+                    entry.choice.stretch = of_failed;
+                }
                 self.settings.model = before;
                 self.save(Save::Settings(self.settings.clone()));
                 self.tell_models();
@@ -246,5 +387,31 @@ fn facts(model: protocol::ModelFacts) -> ModelFacts {
         parameters: model.parameters,
         weights_bytes: model.weights_bytes,
         bytes_per_row: model.bytes_per_row,
+        stretch: model.stretch,
+        can_think: model.can_think,
+    }
+}
+
+fn inspection_of(inspection: protocol::Inspection) -> Inspection {
+    let fit = inspection.fit;
+    let line = |line: &protocol::FitLine| FitLine {
+        rows: line.rows,
+        tokens: line.tokens,
+        pages: line.pages,
+        peak_bytes: line.peak_bytes,
+        whole_context: line.whole_context,
+    };
+    Inspection {
+        layers: inspection.layers,
+        sliding_layers: inspection.sliding_layers,
+        window: inspection.window,
+        context: inspection.context,
+        weights_bytes: inspection.weights_bytes,
+        kv_bytes_per_thousand: inspection.kv_bytes_per_thousand,
+        window_bytes: inspection.window_bytes,
+        can_think: inspection.can_think,
+        free_bytes: fit.as_ref().map(|fit| fit.free_bytes),
+        missing_bytes: fit.as_ref().map_or(0, protocol::Fit::missing_bytes),
+        lines: fit.map_or_else(Vec::new, |fit| fit.lines.iter().map(line).collect()),
     }
 }

@@ -40,17 +40,19 @@ impl Desk {
                 let message = message.map(|message| for_window(&message));
                 self.tokens_counted(tokens, at_least, fits, message, context);
             }
+            Reply::Inspected { ticket, inspection } => self.inspected(ticket, Ok(*inspection)),
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
             Reply::Prompt {
                 ticket,
                 document_tokens,
                 layers,
                 kv_heads,
+                windows,
                 ..
             } => {
                 if let Some(turn) = self.turn_of(ticket) {
                     let ends = words(&bytes, document_tokens)?;
-                    self.map_begins(turn, layers, kv_heads, ends);
+                    self.map_begins(turn, layers, kv_heads, ends, windows);
                 }
             }
             Reply::Layer { ticket, layer } => {
@@ -111,6 +113,7 @@ impl Desk {
         match (what, ticket) {
             (Failure::Model, _) => self.model_failed(message),
             (Failure::Document, _) => self.document_failed(message, stopped),
+            (Failure::Inspect, Some(ticket)) => self.inspected(ticket, Err(message)),
             (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(for_window(message))),
             (Failure::Compare, Some(ticket)) => {
                 let (state, error) = match stopped {

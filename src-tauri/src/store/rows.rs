@@ -84,6 +84,8 @@ impl Store {
             document,
             turns,
             draft: self.setting("draft").await?.unwrap_or_default(),
+            thinking: self.setting("thinking").await?.unwrap_or_default(),
+            downloads: self.setting("downloads").await?.unwrap_or_default(),
             last_document: self.setting("last_document").await?.unwrap_or(0),
             last_turn: self.setting("last_turn").await?.unwrap_or(0),
         })
@@ -110,7 +112,7 @@ impl Store {
     }
 
     async fn models(&self) -> Result<Vec<ModelEntry>, StoreError> {
-        let rows = sqlx::query("SELECT id, label, path FROM model ORDER BY rowid")
+        let rows = sqlx::query("SELECT id, label, path, stretch FROM model ORDER BY rowid")
             .fetch_all(&self.pool)
             .await?;
         rows.iter()
@@ -120,6 +122,7 @@ impl Store {
                         id: row.try_get("id")?,
                         label: row.try_get("label")?,
                         in_box: false,
+                        stretch: row.try_get("stretch")?,
                     },
                     path: row.try_get("path")?,
                     opened: true,
@@ -130,10 +133,20 @@ impl Store {
 
     /// Writes a model file.
     pub async fn add_model(&self, model: &ModelEntry) -> Result<(), StoreError> {
-        sqlx::query("INSERT OR REPLACE INTO model (id, label, path) VALUES (?, ?, ?)")
+        sqlx::query("INSERT OR REPLACE INTO model (id, label, path, stretch) VALUES (?, ?, ?, ?)")
             .bind(&model.choice.id)
             .bind(&model.choice.label)
             .bind(&model.path)
+            .bind(&model.choice.stretch)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets a model file.
+    pub async fn forget_model(&self, id: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM model WHERE id = ?")
+            .bind(id)
             .execute(&self.pool)
             .await?;
         Ok(())
@@ -197,10 +210,10 @@ impl Store {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
         // The document may have been closed while the turn was on its way here.
         sqlx::query(
-            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, model, sources, facts) \
-             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
+            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, model, sources, facts, thinking, windows) \
+             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
-             sources = excluded.sources, facts = excluded.facts",
+             sources = excluded.sources, facts = excluded.facts, windows = excluded.windows",
         )
         .bind(row_of_id(turn.id)?)
         .bind(&turn.question)
@@ -213,6 +226,8 @@ impl Store {
         .bind(&turn.model)
         .bind(to_json(&turn.sources)?)
         .bind(facts)
+        .bind(turn.thinking)
+        .bind(to_json(&turn.windows)?)
         .bind(row_of_id(document)?)
         .execute(&self.pool)
         .await?;
@@ -270,5 +285,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         sources: of_json(row.try_get("sources")?)?,
         facts: facts.map(of_json).transpose()?,
         has_map: row.try_get("has_map")?,
+        thinking: row.try_get("thinking")?,
+        windows: of_json(row.try_get("windows")?)?,
     })
 }

@@ -100,5 +100,8 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
             store.set_map(turn, &bytes).await
         }
         Save::Draft(draft) => store.set("draft", &draft).await,
+        Save::Thinking(thinking) => store.set("thinking", &thinking).await,
+        Save::NoModel(id) => store.forget_model(&id).await,
+        Save::Downloads(downloads) => store.set("downloads", &downloads).await,
     }
 }

@@ -266,3 +266,23 @@ pub fn at_home(home: &Path) -> Command {
         .env_remove("RUST_BACKTRACE");
     command
 }
+
+/// Puts a file into a cache folder as the hub's tools leave it; the path to open.
+///
+/// # Panics
+/// When the disk takes none.
+pub fn in_cache(cache: &Path, repo: &str, file: &str, bytes: &[u8]) -> PathBuf {
+    let folder = cache.join(format!("models--{}", repo.replace('/', "--")));
+    let (commit, blob) = ("a".repeat(40), folder.join("blobs").join(sha256(bytes)));
+    let pointer = folder.join("snapshots").join(&commit).join(file);
+    for path in [&blob, &folder.join("refs/main"), &pointer] {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    }
+    std::fs::write(&blob, bytes).expect("written");
+    std::fs::write(folder.join("refs/main"), commit).expect("written");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&blob, &pointer).expect("linked");
+    #[cfg(not(unix))]
+    std::fs::hard_link(&blob, &pointer).expect("linked");
+    pointer
+}

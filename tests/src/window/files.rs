@@ -54,6 +54,24 @@ impl Home {
     /// Sets the variables by which programs find these folders, and takes away those by which they would find the real ones.
     pub fn apply(&self, command: &mut Command) {
         let folder = |name: &str| self.path().join(name);
+        // What says where models and the hub are belongs to the real person.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let real = [
+                "HF_",
+                "HUGGING",
+                "TRANSFORMERS",
+                "OLLAMA",
+                "LLAMA",
+                "KEPT_MODELS",
+                "KEPT_CONFIG",
+            ];
+            if real.iter().any(|start| text.starts_with(start))
+                || text.to_lowercase().ends_with("_proxy")
+            {
+                command.env_remove(&name);
+            }
+        }
         command
             .env("HOME", self.path())
             .env("XDG_DATA_HOME", folder("data"))

@@ -192,6 +192,7 @@ pub fn sample() -> PathBuf {
 pub fn open_model(model: &str) -> Request {
     Request::OpenModel {
         model: model.to_owned(),
+        stretch: None,
     }
 }
 
@@ -211,6 +212,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
         max_tokens: 48,
         temperature: 0.0,
         seed: 0,
+        thinking: false,
     }
 }
 

@@ -107,6 +107,35 @@ export class Actions {
     }
   }
 
+  lookForModels = () => this.#try('models', calls.lookForModels())
+  addModelFolder = () => this.#try('models', calls.addModelFolder())
+  forgetModelFolder = (id: string) => this.#try('models', calls.forgetModelFolder(id))
+  removeModel = (id: string) => this.#try('models', calls.removeModel(id))
+  removeUnfinished = (id: string) => this.#try('models', calls.removeUnfinished(id))
+  resumeUnfinished = (id: string) => this.#try('models', calls.resumeUnfinished(id))
+  startDownload = (reference: string) => this.#try('models', calls.startDownload(reference))
+  resumeDownload = (id: number) => this.#try('models', calls.resumeDownload(id))
+  pauseDownload = (id: number) => this.#try('models', calls.pauseDownload(id))
+  cancelDownload = (id: number) => this.#try('models', calls.cancelDownload(id))
+  setThinking = (thinking: boolean) => this.#try('conversation', calls.setThinking(thinking))
+
+  /** Opens a model; whether it was taken. What was said of models before is no longer so. */
+  useModel = async (id: string, stretch: string | null): Promise<boolean> => {
+    this.#desk.dismissAll('model')
+    this.#desk.dismissAll('models')
+    return (
+      (await this.#try(
+        'models',
+        calls.useModel(id, stretch).then(() => true),
+      )) ?? false
+    )
+  }
+
+  /** Opens a model that has just been downloaded: then its download is done with. */
+  useDownloaded = async (download: number, model: string) => {
+    if (await this.useModel(model, null)) await this.cancelDownload(download)
+  }
+
   stopComparison = () => this.#try('comparison', calls.stopComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())
   replaceDocument = (replace: boolean) => this.#try('document', calls.replaceDocument(replace))

@@ -2,7 +2,19 @@
  * The commands of the program, typed. What each means stands in `contract.ts`; nothing is decided here.
  */
 import { Channel, invoke } from '@tauri-apps/api/core'
-import type { AppEvent, Choice, CommandName, Estimate, Settings, Snapshot, TableRow, TokenSlots } from './contract'
+import type {
+  AppEvent,
+  Choice,
+  CommandName,
+  Estimate,
+  HubOffer,
+  Inspection,
+  LayerRow,
+  Settings,
+  Snapshot,
+  TableRow,
+  TokenSlots,
+} from './contract'
 
 function call<T>(name: CommandName, args?: Record<string, unknown>): Promise<T> {
   return invoke<T>(name, args)
@@ -45,6 +57,21 @@ export const mapCounts = (turn: number, layer: number | null) => raw('map_counts
 export const mapStrip = (turn: number, rows: number, layer: number | null) => raw('map_strip', { turn, rows, layer })
 export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })
 export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })
+export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn })
+export const setThinking = (thinking: boolean) => call<null>('set_thinking', { thinking })
+export const lookForModels = () => call<null>('look_for_models')
+export const addModelFolder = () => call<null>('add_model_folder')
+export const forgetModelFolder = (id: string) => call<null>('forget_model_folder', { id })
+export const inspectModel = (id: string, stretch: string | null) => call<Inspection>('inspect_model', { id, stretch })
+export const useModel = (id: string, stretch: string | null) => call<null>('use_model', { id, stretch })
+export const removeModel = (id: string) => call<null>('remove_model', { id })
+export const removeUnfinished = (id: string) => call<null>('remove_unfinished', { id })
+export const resumeUnfinished = (id: string) => call<null>('resume_unfinished', { id })
+export const hubOffers = (name: string) => call<HubOffer[]>('hub_offers', { name })
+export const startDownload = (reference: string) => call<number>('start_download', { reference })
+export const resumeDownload = (id: number) => call<null>('resume_download', { id })
+export const pauseDownload = (id: number) => call<null>('pause_download', { id })
+export const cancelDownload = (id: number) => call<null>('cancel_download', { id })
 export const report = (kind: string, message: string) => call<null>('report', { kind, message })
 
 /** The sentence of a refusal, whatever shape it came in. */

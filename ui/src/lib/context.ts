@@ -15,7 +15,7 @@ export interface Kept {
   reader: Reader
   find: Find
   /** Which dialog is open. */
-  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare') => void
+  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'models') => void
   /** Puts the cursor into the composer. */
   compose: () => void
 }

@@ -2,6 +2,11 @@
  * What the page and the program say to each other. The Rust side (`src-tauri/src/contract.rs`) has the same shapes.
  * Offsets are UTF-16 code units of the document's text, that is, indices into the JavaScript string. Sizes are bytes.
  */
+import type { Comparison, ComparisonState, ReferenceResult, RunResult } from './contract-comparison'
+import type { Download, Library } from './contract-models'
+
+export type * from './contract-comparison'
+export type * from './contract-models'
 
 export type Theme = 'system' | 'light' | 'dark'
 
@@ -38,6 +43,8 @@ export interface ModelChoice {
   label: string
   /** For the built-in model: true. */
   inBox: boolean
+  /** How its context is stretched, `yarn:4`; null leaves it as the file says. */
+  stretch: string | null
 }
 
 export interface ModelFacts {
@@ -53,6 +60,8 @@ export interface ModelFacts {
   parameters: number
   weightsBytes: number
   bytesPerRow: number
+  stretch: string | null
+  canThink: boolean
 }
 
 export interface ParameterFacts {
@@ -166,6 +175,13 @@ export interface Turn {
   facts: Facts | null
   /** A map can be asked for. */
   hasMap: boolean
+  /** The model was let think before it answered. */
+  thinking: boolean
+  /**
+   * [layers of the model]: how many of its last tokens a layer holds whatever the method; null for those that the method cuts.
+   * Empty where all are cut, and until the question is read.
+   */
+  windows: (number | null)[]
 }
 
 export interface Progress {
@@ -196,139 +212,15 @@ export interface Snapshot {
   turns: Turn[]
   comparison: Comparison | null
   draft: string
+  /** Models that can think do so before they answer, in this conversation. */
+  thinking: boolean
   worker: WorkerState
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
 }
 
-export type ComparisonState = 'running' | 'done' | 'stopped' | 'failed'
-
-/** Methods and budgets beside the full cache, for one question about the open document. */
-export interface Comparison {
-  id: number
-  question: string
-  /** The document's name. */
-  document: string
-  /** The model's label. */
-  model: string
-  /** Longest answer compared along, in tokens. */
-  maxTokens: number
-  state: ComparisonState
-  /** Why it failed, one sentence. What was there stays. */
-  error: string | null
-  reference: ReferenceResult | null
-  /** In the order in which they run. */
-  runs: ComparisonRun[]
-  /** The run that is going on; null while the full cache's does, and when none is. */
-  current: number | null
-  progress: Progress | null
-}
-
-export interface ComparisonRun {
-  choice: Choice
-  result: RunResult | null
-}
-
-export interface ReferenceResult {
-  /** That it took, measuring and all. */
-  seconds: number
-  report: ReferenceReport
-}
-
-export interface RunResult {
-  seconds: number
-  report: RunReport
-}
-
-// What follows is written by the engine, in its own names: the lines of `kept compare --json`, which are what is exported too.
-
-export interface ReferenceReport {
-  run: 'reference'
-  method: string
-  model: string
-  prompt_tokens: number
-  answer: string
-  answer_tokens: number
-  finish: 'end' | 'length' | 'context' | 'stopped'
-  kv_bytes: number
-  first_token_seconds: number
-  decode_tokens_per_second: number
-  /** `[layers][kv heads]` */
-  heads: HeadFigures[][]
-  wavelet: WaveletFigures | null
-}
-
-export interface HeadFigures {
-  /** 1 minus the smallest share of tokens that together hold 95 % of the score. */
-  sparsity: number
-  /** Share of tokens that are like an earlier one. */
-  redundancy: number
-}
-
-export interface WaveletFigures {
-  tokens: number
-  first: number
-  positions_per_point: number
-  /** `[levels][points]`, from neighbours to blocks of 32. */
-  levels: number[][]
-}
-
-/** A run: refused with a sentence, or with what `MethodRun` has. */
-export type RunReport = RunFacts & ({ refused: string } | ({ refused: null } & MethodRun))
-
-export interface RunFacts {
-  run: 'method'
-  method: string
-  /** As `name=value`. */
-  parameters: string[]
-  budget: string
-  prompt_tokens: number
-  refused: string | null
-}
-
-export interface MethodRun {
-  budget_rows: number
-  rows_per_layer: number[]
-  kv_bytes: number
-  kv_bytes_full: number
-  prefill_seconds: number
-  select_seconds: number
-  first_token_seconds: number
-  decode_tokens_per_second: number
-  answer: string
-  /** Word for word the full cache's. */
-  same_answer: boolean
-  fidelity: Fidelity
-  indices: IndexFigures
-}
-
-export interface Fidelity {
-  /** Mean KL divergence from the full cache's next-token distributions, in nats; null without an answer. */
-  kl: number | null
-  /** Share of them with the same likeliest token. */
-  top1: number | null
-  /** Share of the full cache's attention that falls on rows which the method holds. */
-  attention_recall: number | null
-  attention_recall_per_layer: number[]
-  kl_per_token: number[]
-  first_kl: number
-}
-
-export interface IndexFigures {
-  /** Mean Jaccard similarity of what adjacent layers keep; null with one layer. */
-  jaccard: number | null
-  jaccard_first_head: number | null
-  /** `[layers][layers]` */
-  layer_similarity: number[][]
-  /** Share of all kept rows in each of up to 32 equal parts of the prompt. */
-  position_histogram: number[]
-  /** In nats. */
-  position_entropy: number
-  position_entropy_most: number
-}
-
-export type NoticePlace = 'document' | 'model' | 'conversation' | 'comparison'
+export type NoticePlace = 'document' | 'model' | 'models' | 'conversation' | 'comparison'
 
 export type AppEvent =
   | { event: 'worker'; worker: WorkerState }
@@ -352,6 +244,11 @@ export type AppEvent =
   /** `run` null: the full cache's. */
   | { event: 'comparisonProgress'; comparison: number; run: number | null; progress: Progress }
   | { event: 'comparisonEnded'; comparison: number; state: ComparisonState; error: string | null }
+  | { event: 'thinking'; thinking: boolean }
+  /** What was found, whenever that changes after `look_for_models`. */
+  | { event: 'library'; library: Library }
+  /** All downloads of the list, whenever one changes. At most about 10 a second. */
+  | { event: 'downloads'; downloads: Download[] }
   /** A file waits for `replace_document`, since something still runs about the document it would replace; null: none does. */
   | { event: 'replacing'; name: string | null }
   /** A file is held over the window; `files` 0 when it has left. `refusal` says why a drop would be refused. */
@@ -368,6 +265,18 @@ export interface TokenSlots {
   perLayer: number[]
   kvHeads: number
   page: number | null
+}
+
+/** A layer of the model in the map. */
+export interface LayerRow {
+  /** From 1, in the order of the model. */
+  number: number
+  /** Its place in the map, from 0; null for a layer that the method does not cut. */
+  layer: number | null
+  /** How many of its last tokens such a layer holds. */
+  window: number | null
+  /** Mean share of its slots that hold the document's tokens, 0 to 1; null until it is read. */
+  mean: number | null
 }
 
 export interface TableRow {
@@ -404,6 +313,21 @@ export interface TableRow {
  * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
+ * map_layers({ turn })                          -> LayerRow[]
+ * set_thinking({ thinking })                    -> null          event: 'thinking'
+ * look_for_models()                             -> null          events: 'library' and 'downloads'
+ * add_model_folder()                            -> null          system's dialog; the outcome comes as 'library'
+ * forget_model_folder({ id })                   -> null          its files stay
+ * inspect_model({ id, stretch })                -> Inspection    `stretch` null or `yarn:4`
+ * use_model({ id, stretch })                    -> null          the outcome comes as 'models' and 'model'
+ * remove_model({ id })                          -> null          from the hub's cache; the outcome comes as a 'notice'
+ * remove_unfinished({ id })                     -> null          likewise
+ * resume_unfinished({ id })                     -> null          asks the hub which file it is, and goes on
+ * hub_offers({ name })                          -> HubOffer[]    `owner/name` or `owner/name:file`; asks the hub
+ * start_download({ reference })                 -> number        its id; everything else comes as 'downloads'
+ * resume_download({ id })                       -> null          after those that are under way
+ * pause_download({ id })                        -> null          what has arrived is kept
+ * cancel_download({ id })                       -> null          what has arrived is removed; a finished one leaves the list
  * report({ kind, message })                     -> null          errors of the page, for the log
  */
 export type CommandName =
@@ -430,4 +354,19 @@ export type CommandName =
   | 'map_strip'
   | 'map_token'
   | 'map_table'
+  | 'map_layers'
+  | 'look_for_models'
+  | 'add_model_folder'
+  | 'forget_model_folder'
+  | 'inspect_model'
+  | 'use_model'
+  | 'remove_model'
+  | 'remove_unfinished'
+  | 'resume_unfinished'
+  | 'hub_offers'
+  | 'start_download'
+  | 'resume_download'
+  | 'pause_download'
+  | 'cancel_download'
+  | 'set_thinking'
   | 'report'

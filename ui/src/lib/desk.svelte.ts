@@ -7,7 +7,9 @@ import type {
   Choice,
   Comparison,
   DocumentFacts,
+  Download,
   Estimate,
+  Library,
   Memory,
   MethodFacts,
   ModelChoice,
@@ -22,6 +24,7 @@ import type {
   WorkerState,
 } from './contract'
 import { percent } from './format'
+import { parted } from './thoughts'
 
 export type Place = NoticePlace | 'budget' | 'settings'
 
@@ -62,6 +65,11 @@ export class Desk {
   opening = $state<string | null>(null)
   turns = $state<Turn[]>([])
   comparison = $state.raw<Comparison | null>(null)
+  /** Models on this computer and worth having; null until they were looked for. */
+  library = $state.raw<Library | null>(null)
+  downloads = $state.raw<Download[]>([])
+  /** Models that can think do so before they answer, in this conversation. */
+  thinking = $state(false)
   /** The file that would replace a conversation in which something still runs. */
   replacing = $state<string | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
@@ -126,6 +134,7 @@ export class Desk {
     this.turns = snapshot.turns
     this.comparison = snapshot.comparison
     this.draft = snapshot.draft
+    this.thinking = snapshot.thinking
     this.worker = snapshot.worker
     this.saves = snapshot.saves
     this.version = snapshot.version
@@ -188,6 +197,14 @@ export class Desk {
       case 'comparisonProgress':
       case 'comparisonEnded':
         return this.#takeComparison(event)
+      case 'thinking':
+        this.thinking = event.thinking
+        return
+      case 'library':
+        this.library = event.library
+        return
+      case 'downloads':
+        return this.#takeDownloads(event.downloads)
       case 'replacing':
         this.replacing = event.name
         return
@@ -291,7 +308,7 @@ export class Desk {
         this.announcement = 'Answering'
         break
       case 'done':
-        this.announcement = `Answer: ${turn.answer.slice(0, 2000)}`
+        this.announcement = `Answer: ${parted(turn.answer).answer.slice(0, 2000)}`
         break
       case 'stopped':
         this.announcement = 'Stopped'
@@ -333,6 +350,17 @@ export class Desk {
         this.comparison = { ...next, state: event.state, error: event.error, current: null }
       }
     }
+  }
+
+  #takeDownloads(downloads: Download[]): void {
+    for (const download of downloads) {
+      const before = this.downloads.find((known) => known.id === download.id)?.state
+      if (before === undefined || before === download.state) continue
+      const name = download.reference.split(/[:/]/).at(-1) ?? ''
+      if (download.state === 'finished') this.announcement = `${name} is downloaded`
+      if (download.state === 'failed') this.announcement = `${name}: ${download.message ?? 'the download failed'}`
+    }
+    this.downloads = downloads
   }
 
   #takeProgress({ turn, progress, memory }: Live): void {

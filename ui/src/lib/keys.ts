@@ -13,6 +13,7 @@ export type Command =
   | 'table'
   | 'find'
   | 'compare'
+  | 'models'
   | 'larger'
   | 'smaller'
   | 'ordinary'
@@ -64,6 +65,8 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
       return 'table'
     case 'c':
       return 'compare'
+    case 'm':
+      return 'models'
     default:
       return null
   }
@@ -88,5 +91,6 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Home, End, Page Up, Page Down', 'Move through the document'],
   ['t', 'Table of what is kept'],
   ['c', 'Compare methods'],
+  ['m', 'Models'],
   ['F1  or  ?', 'This list'],
 ]

@@ -2,7 +2,7 @@
  * The retention map that is painted: fetched for one turn and one choice of layers, again whenever more of it arrives. Arrays
  * are replaced, never changed, behind raw references.
  */
-import type { TableRow, TokenSlots } from './contract'
+import type { LayerRow, TableRow, TokenSlots } from './contract'
 import { meanShare, regionsOf, type Region, type Tokens } from './runs'
 
 /** The calls a map needs (`calls.ts`; another in tests). */
@@ -12,6 +12,7 @@ export interface MapCalls {
   mapStrip(turn: number, rows: number, layer: number | null): Promise<ArrayBuffer>
   mapToken(turn: number, token: number): Promise<TokenSlots>
   mapTable(turn: number, layer: number | null): Promise<TableRow[]>
+  mapLayers(turn: number): Promise<LayerRow[]>
 }
 
 export interface Painted extends Tokens {
@@ -111,6 +112,10 @@ export class MapView {
 
   async table(): Promise<TableRow[]> {
     return this.#turn === null ? [] : this.#calls.mapTable(this.#turn, this.layer)
+  }
+
+  async layers(): Promise<LayerRow[]> {
+    return this.#turn === null ? [] : this.#calls.mapLayers(this.#turn)
   }
 
   /** Strongly kept places of what is painted. */

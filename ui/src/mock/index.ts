@@ -19,6 +19,7 @@ import type {
 import { begun, referenceOf, runOf } from './comparison'
 import { longText, pagesOf } from './long'
 import { Mind } from './mind'
+import { mockModels } from './models'
 
 declare global {
   interface Window {
@@ -83,8 +84,8 @@ export function start(): void {
   const snapshot: Snapshot = {
     settings,
     models: [
-      { id: 'mini', label: 'mini', inBox: true },
-      { id: 'm1', label: 'Llama-3.1-8B-Instruct-Q4_K_M.gguf', inBox: false },
+      { id: 'mini', label: 'mini', inBox: true, stretch: null },
+      { id: 'm1', label: 'Llama-3.1-8B-Instruct-Q4_K_M.gguf', inBox: false, stretch: null },
     ],
     model: {
       name: long ? 'Llama 3.1 8B Instruct' : 'Kept mini',
@@ -99,6 +100,8 @@ export function start(): void {
       parameters: long ? 8.03e9 : 5.1e6,
       weightsBytes: long ? 4.9e9 : 5.6e6,
       bytesPerRow,
+      stretch: null,
+      canThink: long,
     },
     modelError: null,
     methods: [
@@ -125,6 +128,7 @@ export function start(): void {
     turns: [],
     comparison: null,
     draft: '',
+    thinking: false,
     worker: { state: 'ready', message: null },
     saves: true,
     version: '0.1.0',
@@ -219,6 +223,7 @@ export function start(): void {
     emit({ event: 'turn', turn: { ...turn } })
   }
 
+  const models = mockModels(emit)
   let comparing = 0
   async function compare(question: string, runs: Choice[]): Promise<void> {
     const id = (comparing = Math.abs(comparing) + 1)
@@ -254,6 +259,11 @@ export function start(): void {
       layer: number | null
       rows: number
       token: number
+      thinking: boolean
+      id: string | number
+      stretch: string | null
+      name: string
+      reference: string
     }
     calls.push({ name, args })
     if (refuse[name]) throw refuse[name]
@@ -303,6 +313,8 @@ export function start(): void {
           sources: [],
           facts: null,
           hasMap: false,
+          thinking: snapshot.thinking,
+          windows: [],
         }
         emit({ event: 'turn', turn: { ...turn } })
         void run(turn)
@@ -333,11 +345,17 @@ export function start(): void {
         return mind().token(args.token, snapshot.document?.pages ?? [])
       case 'map_table':
         return mind().table(snapshot.document?.pages ?? [], args.layer)
+      case 'map_layers':
+        return mind().layerRows()
+      case 'set_thinking':
+        snapshot.thinking = args.thinking
+        emit({ event: 'thinking', thinking: args.thinking })
+        return null
       case 'report':
         console.error('reported', args)
         return null
       default:
-        return null
+        return models(name, args)
     }
   })
 }

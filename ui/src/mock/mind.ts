@@ -1,5 +1,5 @@
 /** The mock's map: words of the question and their neighbours are kept, the rest by chance. */
-import type { PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
+import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
 import { pageAt } from '../lib/blocks'
 import { tokenAt } from '../lib/runs'
 
@@ -108,6 +108,15 @@ export class Mind {
       name: p.name,
       start: Math.floor(p.start),
       ...this.#share(counts, p.start, p.end, layer),
+    }))
+  }
+
+  layerRows(): LayerRow[] {
+    return Array.from({ length: this.layers }, (_, layer) => ({
+      number: layer + 1,
+      layer,
+      window: null,
+      mean: layer < this.layersDone ? this.#share(this.counts(layer), 0, this.#text.length, layer).mean : null,
     }))
   }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use kept_engine::kernels::Stop;
+use kept_engine::models::Model;
 use kept_engine::protocol::{AnswerFacts, Failure, MethodChoice, Reply, SourceInfo};
 use kept_engine::{
     Answer, Ask, CompactLayer, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt, Reading,
@@ -28,6 +29,7 @@ pub struct Question {
     pub temperature: f32,
     pub seed: u64,
     pub keeping: Keeping,
+    pub thinking: bool,
 }
 
 /// What is to be done.
@@ -111,6 +113,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         temperature,
         seed,
         keeping: _,
+        thinking,
     } = question;
     if *max_tokens == 0 {
         return failed(
@@ -134,7 +137,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         budget,
         sampling: &sampling,
         max_tokens: *max_tokens,
-        thinking: false,
+        thinking: *thinking,
         limits: Limits::default(),
         vault: question.keeping.vaults(),
     };
@@ -161,6 +164,8 @@ struct Watching<'a> {
     positions: Range<usize>,
     grid: MapGrid,
     memory: MemoryNow,
+    /// What the prompt has begun of the answer: the tag of a thought, or nothing.
+    opened: &'static str,
 }
 
 impl<'a> Watching<'a> {
@@ -175,11 +180,13 @@ impl<'a> Watching<'a> {
             positions: 0..0,
             grid: MapGrid::new(0, 0, Vec::new()),
             memory: MemoryNow::default(),
+            opened: "",
         }
     }
 
     fn facts(self, answer: Answer, method: String) -> AnswerFacts {
         let prompt_tokens = answer.prompt.len();
+        let text = format!("{}{}", self.opened, answer.text);
         let decode_tokens_per_second = answer.decode_tokens_per_second();
         // A document that the window gave back has its notes in its facts alone.
         let mut notes = self.document.info.notes.clone();
@@ -187,7 +194,7 @@ impl<'a> Watching<'a> {
         notes.extend(answer.notes.into_iter().filter(told));
         AnswerFacts {
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
-            text: answer.text,
+            text,
             finish: answer.finish,
             method,
             model: self.model.facts.name.clone(),
@@ -232,7 +239,9 @@ impl Watch for Watching<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
         // The map is of the layers that the method cuts; others hold their window and say nothing of it.
-        let layers = self.model.engine.model().config().full_layers().count();
+        let model = self.model.engine.model();
+        let layers = model.config().full_layers().count();
+        self.opened = opened_thought(model, prompt);
         let ends = ends16(&self.document.document.text, &prompt.spans);
         let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.positions = prompt.document.clone();
@@ -243,6 +252,7 @@ impl Watch for Watching<'_> {
                 prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
                 layers,
+                windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
                 kv_bytes_full: self.model.engine.kv_bytes_full(prompt.len()),
             },
@@ -286,12 +296,36 @@ impl Watch for Watching<'_> {
     }
 
     fn token(&mut self, text: &str) {
+        // Whoever reads the answer alone must see where the thought began.
+        let opened = match self.first_token {
+            None => self.opened,
+            Some(_) => "",
+        };
         self.first_token
             .get_or_insert_with(|| self.started.elapsed().as_secs_f64());
         self.output.say(&Reply::Token {
             ticket: self.ticket,
-            text: text.to_owned(),
+            text: format!("{opened}{text}"),
         });
+    }
+}
+
+/// Some templates begin the thought themselves, so that the answer starts in the middle of one: the tag, if the prompt ends so.
+fn opened_thought(model: &Model, prompt: &Prompt) -> &'static str {
+    const TAG: &str = "<think>";
+    let Ok(tokenizer) = model.tokenizer() else {
+        return "";
+    };
+    let mut end = String::new();
+    for &id in &prompt.ids[prompt.question.end..] {
+        match tokenizer.is_control(id) {
+            true => end.push_str(tokenizer.token_text(id)),
+            false => end.push_str(&String::from_utf8_lossy(tokenizer.decode_bytes(id))),
+        }
+    }
+    match (end.rfind(TAG), end.rfind("</think>")) {
+        (Some(opens), closes) if closes.is_none_or(|closes| closes < opens) => TAG,
+        _ => "",
     }
 }
 

@@ -16,7 +16,7 @@ use crate::asking::{self, Job, Question, Work};
 use crate::comparing::Comparison;
 use crate::facts;
 use crate::keeping::Keeping;
-use crate::opening::{self, OpenDocument, OpenModel, Outcome};
+use crate::opening::{self, ModelName, OpenDocument, OpenModel, Outcome};
 use crate::output::Output;
 
 /// What the desk hears.
@@ -116,7 +116,14 @@ impl Desk {
 
     fn request(&mut self, request: Request, bytes: Vec<u8>) {
         match request {
-            Request::OpenModel { model } => self.open_model(model, true),
+            Request::OpenModel { model, stretch } => {
+                self.open_model(ModelName { model, stretch }, true);
+            }
+            Request::InspectModel {
+                ticket,
+                model,
+                stretch,
+            } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
             Request::OpenDocument { path } => self.open_document(path),
             Request::AdoptDocument { document } => {
                 self.give_up_document();
@@ -167,14 +174,14 @@ impl Desk {
         }
     }
 
-    /// Opens the model that `choice` names, because the window asked for it or because it must be made anew.
-    fn open_model(&mut self, choice: String, asked: bool) {
+    /// Opens the model that `name` means, because the window asked for it or because it must be made anew.
+    fn open_model(&mut self, name: ModelName, asked: bool) {
         let number = self.next_number();
         let before = self.opening_model.replace(Opening { number, asked });
         if before.is_some_and(|before| before.asked) {
             self.stopped(None, Failure::Model);
         }
-        opening::model(number, choice, self.inbox.clone());
+        opening::model(number, name, self.inbox.clone());
     }
 
     fn model_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenModel>>) {
@@ -316,6 +323,7 @@ impl Desk {
                 max_tokens,
                 temperature,
                 seed,
+                thinking,
                 ..
             } => {
                 let question = Question {
@@ -326,6 +334,7 @@ impl Desk {
                     temperature,
                     seed,
                     keeping: self.keeping.now(),
+                    thinking,
                 };
                 self.start(ticket, model, document, Work::Ask(question));
             }
@@ -374,7 +383,11 @@ impl Desk {
         if broken && let Some(model) = self.model.take() {
             // Nothing that the bug may have left behind is used again.
             if self.opening_model.is_none() {
-                self.open_model(model.facts.choice.clone(), false);
+                let name = ModelName {
+                    model: model.facts.choice.clone(),
+                    stretch: model.facts.stretch.clone(),
+                };
+                self.open_model(name, false);
             }
         }
     }

@@ -7,9 +7,11 @@ use kept_engine::documents::{Document, Kind, Page};
 use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
 use kept_engine::protocol::{
-    DocumentInfo, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
+    DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
-use kept_engine::{Engine, document_notes, total_memory};
+use kept_engine::{Engine, Method, available_memory, document_notes, total_memory};
+
+use crate::opening::ModelName;
 
 /// The method that a window begins with.
 const DEFAULT_METHOD: &str = "snapkv";
@@ -46,8 +48,36 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
     }
 }
 
-/// An open model. `choice` is what was asked for, `path` the file.
-pub fn model(engine: &Engine, choice: &str, path: &Path) -> ModelFacts {
+/// What a model can read with the memory that is free now.
+pub fn inspection(engine: &Engine) -> Inspection {
+    let model = engine.model();
+    let config = model.config();
+    let usual = Method {
+        name: DEFAULT_METHOD.to_owned(),
+        parameters: Vec::new(),
+    };
+    Inspection {
+        name: model.name().to_owned(),
+        layers: config.layers,
+        sliding_layers: config.windows().count(),
+        window: config.windows().next(),
+        context: config.context,
+        weights_bytes: model.weights_bytes(),
+        kv_bytes_per_thousand: engine.bytes_per_row() * 1000,
+        window_bytes: engine.window_bytes(config.context),
+        can_think: can_think(engine),
+        fit: available_memory().map(|free| engine.fit(free, &usual)),
+    }
+}
+
+/// What is wrong with a chat template is said when the model is opened.
+fn can_think(engine: &Engine) -> bool {
+    let template = engine.model().chat_template();
+    template.is_ok_and(|template| template.can_think())
+}
+
+/// An open model. `name` is what was asked for, `path` the file.
+pub fn model(engine: &Engine, name: &ModelName, path: &Path) -> ModelFacts {
     let model = engine.model();
     let config = model.config();
     let architecture = model.gguf().text("general.architecture").ok().flatten();
@@ -59,7 +89,7 @@ pub fn model(engine: &Engine, choice: &str, path: &Path) -> ModelFacts {
     let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
     ModelFacts {
         name: model.name().to_owned(),
-        choice: choice.to_owned(),
+        choice: name.model.clone(),
         file: path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
@@ -73,6 +103,8 @@ pub fn model(engine: &Engine, choice: &str, path: &Path) -> ModelFacts {
         parameters,
         weights_bytes: model.weights_bytes(),
         bytes_per_row: engine.bytes_per_row(),
+        stretch: name.stretch.clone(),
+        can_think: can_think(engine),
     }
 }
 

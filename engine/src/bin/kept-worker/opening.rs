@@ -5,11 +5,22 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use kept_engine::documents::Document;
-use kept_engine::protocol::{DocumentInfo, MAX_PAYLOAD_BYTES, ModelFacts};
+use kept_engine::models::{OpenOptions, RopeChoice};
+use kept_engine::protocol::{
+    DocumentInfo, Failure, Inspection, MAX_PAYLOAD_BYTES, ModelFacts, Reply,
+};
 use kept_engine::{DocumentLength, Engine, model_path};
 
 use crate::desk::Input;
 use crate::facts;
+use crate::output::Output;
+
+/// A model as a window names it: a path or `mini`, and how its context is stretched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelName {
+    pub model: String,
+    pub stretch: Option<String>,
+}
 
 /// A model that is ready to be asked.
 pub struct OpenModel {
@@ -26,38 +37,55 @@ pub struct OpenDocument {
 /// What came of something that was opened or counted; the error is a sentence.
 pub type Outcome<T> = Result<T, String>;
 
-/// Opens the model that `choice` names; the desk hears of it under `number`.
-pub fn model(number: u64, choice: String, inbox: Sender<Input>) {
-    on_a_thread(inbox, "model", move || {
-        Input::ModelOpened(number, or_bug(|| open_model(&choice)).map(Arc::new))
+/// Opens the model that `name` means; the desk hears of it under `number`.
+pub fn model(number: u64, name: ModelName, inbox: Sender<Input>) {
+    on_a_thread("model", move || {
+        let opened = or_bug(|| open_model(&name)).map(Arc::new);
+        // The desk outlives everything but the process.
+        let _ = inbox.send(Input::ModelOpened(number, opened));
+    });
+}
+
+/// Says what the model that `name` means can read. Nothing on the desk depends on it, so it is said right away.
+pub fn inspect(ticket: u64, name: ModelName, output: Output) {
+    on_a_thread("inspect", move || {
+        output.say(&match or_bug(|| inspected(&name)) {
+            Ok(inspection) => Reply::Inspected {
+                ticket,
+                inspection: Box::new(inspection),
+            },
+            Err(message) => Reply::Failed {
+                ticket: Some(ticket),
+                what: Failure::Inspect,
+                message,
+                stopped: false,
+            },
+        });
     });
 }
 
 /// Reads the document at `path`; the desk hears of it under `number`.
 pub fn document(number: u64, path: PathBuf, inbox: Sender<Input>) {
-    on_a_thread(inbox, "document", move || {
-        Input::DocumentOpened(number, or_bug(|| open_document(&path)).map(Arc::new))
+    on_a_thread("document", move || {
+        let opened = or_bug(|| open_document(&path)).map(Arc::new);
+        let _ = inbox.send(Input::DocumentOpened(number, opened));
     });
 }
 
 /// Counts the tokens of `document` for `model`; the desk hears of it under `number`.
 pub fn count(number: u64, model: Arc<OpenModel>, text: Arc<OpenDocument>, inbox: Sender<Input>) {
-    on_a_thread(inbox, "count", move || {
+    on_a_thread("count", move || {
         let counted = or_bug(|| {
             DocumentLength::new(model.engine.model(), &text.document.text)
                 .map_err(|error| error.to_string())
         });
-        Input::Counted(number, counted)
+        let _ = inbox.send(Input::Counted(number, counted));
     });
 }
 
-fn on_a_thread(inbox: Sender<Input>, name: &str, work: impl FnOnce() -> Input + Send + 'static) {
-    let started = std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            // The desk outlives everything but the process.
-            let _ = inbox.send(work());
-        });
+fn on_a_thread(name: &str, work: impl FnOnce() + Send + 'static) {
+    let named = std::thread::Builder::new().name(name.to_owned());
+    let started = named.spawn(work);
     if let Err(error) = started {
         eprintln!("kept-worker: no thread could be started ({error})");
         std::process::exit(crate::BROKEN);
@@ -71,16 +99,31 @@ fn or_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     })
 }
 
-fn open_model(choice: &str) -> Outcome<OpenModel> {
-    let path = model_path(choice).map_err(|error| error.to_string())?;
-    let engine = Engine::open(&path).map_err(|error| error.to_string())?;
+/// The engine on the file that `name` means, and that file. Nothing of its weights is read.
+fn engine_of(name: &ModelName) -> Outcome<(Engine, PathBuf)> {
+    let stretch = name.stretch.as_deref().map(str::parse::<RopeChoice>);
+    let options = OpenOptions {
+        rope: stretch.transpose()?,
+    };
+    let path = model_path(&name.model).map_err(|error| error.to_string())?;
+    let engine = Engine::open_with(&path, &options).map_err(|error| error.to_string())?;
+    Ok((engine, path))
+}
+
+fn inspected(name: &ModelName) -> Outcome<Inspection> {
+    let (engine, _) = engine_of(name)?;
+    Ok(facts::inspection(&engine))
+}
+
+fn open_model(name: &ModelName) -> Outcome<OpenModel> {
+    let (engine, path) = engine_of(name)?;
     // Both are made on first use: what is wrong with them should be known now, and nobody should wait for them later.
     let model = engine.model();
     let of_file = |error| format!("{}: {error}", path.display());
     model.tokenizer().map_err(of_file)?;
     model.chat_template().map_err(of_file)?;
     Ok(OpenModel {
-        facts: facts::model(&engine, choice, &path),
+        facts: facts::model(&engine, name, &path),
         engine,
     })
 }

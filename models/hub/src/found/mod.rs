@@ -41,6 +41,8 @@ pub enum Place {
     LlamaCpp,
     /// A folder that the person added.
     Folder,
+    /// A file that the person chose by itself.
+    File,
 }
 
 impl Place {
@@ -54,6 +56,7 @@ impl Place {
             Place::Gpt4All => "GPT4All",
             Place::LlamaCpp => "llama.cpp",
             Place::Folder => "folder",
+            Place::File => "file",
         }
     }
 }
@@ -138,6 +141,8 @@ struct Gathered {
 pub struct Finder {
     cache: HubCache,
     folders: Vec<(Place, PathBuf)>,
+    /// Files that are looked at by themselves.
+    files: Vec<PathBuf>,
 }
 
 impl Finder {
@@ -146,6 +151,18 @@ impl Finder {
     pub fn with_folder(mut self, folder: impl Into<PathBuf>) -> Finder {
         self.folders.push((Place::Folder, folder.into()));
         self
+    }
+
+    /// Adds a file, wherever it lies.
+    #[must_use]
+    pub fn with_file(mut self, file: impl Into<PathBuf>) -> Finder {
+        self.files.push(file.into());
+        self
+    }
+
+    /// The hub's cache.
+    pub fn cache(&self) -> &HubCache {
+        &self.cache
     }
 
     /// The folders that are looked through, whether they exist or not.
@@ -168,6 +185,16 @@ impl Finder {
                 _ => walk::gather(*place, folder, &mut all),
             }
         }
+        for file in self.files.iter().flat_map(|file| with_parts(file)) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let bytes = std::fs::metadata(&file).map_or(0, |about| about.len());
+            all.candidates.push(Candidate {
+                name: name.into_owned(),
+                bytes,
+                place: Place::File,
+                path: file,
+            });
+        }
         let mut models = describe(join_parts(distinct(all.candidates)));
         models.sort_by(|a, b| (a.place, &a.name, &a.path).cmp(&(b.place, &b.name, &b.path)));
         let mut seen = HashSet::new();
@@ -185,6 +212,23 @@ impl Finder {
     fn in_hub_cache(&self, repo: &RepoId) -> Vec<(String, PathBuf, u64)> {
         hub_cache::files(&self.cache, repo)
     }
+}
+
+/// A file, and the other parts of a split model that lie beside it.
+fn with_parts(file: &Path) -> Vec<PathBuf> {
+    let name = file.file_name().and_then(|name| name.to_str());
+    let Some((name, split)) = name.and_then(|name| Some((name, split_name(name)?))) else {
+        return vec![file.to_owned()];
+    };
+    let end = &name[name.len() - ".gguf".len()..];
+    let part = |part: u32| {
+        file.with_file_name(format!(
+            "{}-{part:05}-of-{:05}{end}",
+            split.stem, split.parts
+        ))
+    };
+    let is_there = |path: &PathBuf| path == file || path.is_file();
+    (1..=split.parts).map(part).filter(is_there).collect()
 }
 
 /// Where a file really lies.

@@ -86,6 +86,7 @@ impl Finder {
         Finder {
             cache: HubCache::new(Settings::from_variables(variable, home).cache),
             folders,
+            files: Vec::new(),
         }
     }
 }

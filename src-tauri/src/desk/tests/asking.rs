@@ -342,6 +342,7 @@ fn senseless_replies_are_errors() {
         prompt_tokens: 5,
         document_tokens: 3,
         layers: 2,
+        windows: Vec::new(),
         kv_heads: 1,
         kv_bytes_full: 80,
     };

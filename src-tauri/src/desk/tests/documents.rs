@@ -20,7 +20,7 @@ fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
     story.look();
     story.hello();
     let requests = story.requests();
-    assert!(matches!(&requests[0], Request::OpenModel { model } if model == "mini"));
+    assert!(matches!(&requests[0], Request::OpenModel { model, .. } if model == "mini"));
     assert!(
         matches!(&requests[1], Request::AdoptDocument { document } if document.name == "sample.txt")
     );

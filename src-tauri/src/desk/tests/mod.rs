@@ -3,6 +3,7 @@
 mod asking;
 mod comparing;
 mod documents;
+mod library;
 mod life;
 mod models;
 
@@ -122,6 +123,7 @@ impl Story {
                 prompt_tokens: 5,
                 document_tokens: 3,
                 layers: 2,
+                windows: Vec::new(),
                 kv_heads: 1,
                 kv_bytes_full: 80,
             },
@@ -156,6 +158,8 @@ fn model(choice: &str) -> Reply {
             parameters: 1,
             weights_bytes: 1,
             bytes_per_row: 16,
+            stretch: None,
+            can_think: false,
         },
     }
 }

@@ -12,7 +12,8 @@ fn a_model_file_becomes_the_setting_and_is_kept_once_it_is_open() {
     assert_eq!(
         story.requests(),
         [Request::OpenModel {
-            model: "/models/big.gguf".into()
+            model: "/models/big.gguf".into(),
+            stretch: None
         }]
     );
     assert_eq!(story.desk.snapshot().model, None);
@@ -51,7 +52,7 @@ fn a_file_that_is_no_model_leaves_the_one_before() {
     });
     assert!(told);
     assert!(effects.iter().any(|effect| matches!(effect,
-        Effect::Worker { request: Request::OpenModel { model }, .. } if model == "mini")));
+        Effect::Worker { request: Request::OpenModel { model, .. }, .. } if model == "mini")));
     story.hear(model("mini"));
     assert!(story.desk.snapshot().model.is_some());
 }
@@ -65,6 +66,7 @@ fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
             id: "m1".into(),
             label: "usb.gguf".into(),
             in_box: false,
+            stretch: None,
         },
         path: "/usb.gguf".into(),
         opened: true,
@@ -91,7 +93,8 @@ fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
     assert_eq!(
         story.requests(),
         [Request::OpenModel {
-            model: "mini".into()
+            model: "mini".into(),
+            stretch: None
         }]
     );
 }
@@ -118,7 +121,8 @@ fn changing_ones_mind_while_a_model_opens_ends_with_the_last_choice() {
     assert_eq!(
         story.requests(),
         [Request::OpenModel {
-            model: "/other.gguf".into()
+            model: "/other.gguf".into(),
+            stretch: None
         }]
     );
     story.hear(model("/other.gguf"));
@@ -211,7 +215,7 @@ fn another_model_is_worth_another_start() {
     );
     story.hello();
     let requests = story.requests();
-    assert!(matches!(&requests[0], Request::OpenModel { model } if model == "/other.gguf"));
+    assert!(matches!(&requests[0], Request::OpenModel { model, .. } if model == "/other.gguf"));
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn after_a_bug_the_model_is_opened_again() {
     let say = |input| assert!(inbox.send(input).is_ok(), "the desk listens");
     let model = Request::OpenModel {
         model: "mini".to_owned(),
+        stretch: None,
     };
     say(Input::Request(model, Vec::new()));
     assert!(matches!(next(&mut replies), Reply::Model { .. }));

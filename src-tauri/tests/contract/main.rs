@@ -3,16 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kept_app::contract::*;
-use kept_engine::fidelity::{
-    Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport, WaveletFigures,
-};
-use kept_engine::{Finish, Method, RetentionMap};
+use kept_engine::fidelity::{HeadFigures, WaveletFigures};
 use serde::Serialize;
 use serde_json::Value;
 
-const TYPES: &str = include_str!("../../ui/src/lib/contract.ts");
-const CAPABILITIES: &str = include_str!("../capabilities/main.json");
-const BUILD: &str = include_str!("../build.rs");
+mod values;
+use values::*;
+
+const TYPES: &str = concat!(
+    include_str!("../../../ui/src/lib/contract.ts"),
+    include_str!("../../../ui/src/lib/contract-models.ts"),
+    include_str!("../../../ui/src/lib/contract-comparison.ts")
+);
+const CAPABILITIES: &str = include_str!("../../capabilities/main.json");
+const BUILD: &str = include_str!("../../build.rs");
 
 type Names = BTreeSet<String>;
 
@@ -41,152 +45,6 @@ fn fields(value: &impl Serialize) -> Names {
     }
 }
 
-fn reference_report() -> ReferenceReport {
-    ReferenceReport {
-        run: String::new(),
-        method: String::new(),
-        model: String::new(),
-        prompt_tokens: 0,
-        answer: String::new(),
-        answer_tokens: 0,
-        finish: Finish::End,
-        kv_bytes: 0,
-        first_token_seconds: 0.0,
-        decode_tokens_per_second: 0.0,
-        heads: Vec::new(),
-        wavelet: None,
-    }
-}
-
-fn index_figures() -> IndexFigures {
-    IndexFigures {
-        jaccard: None,
-        jaccard_first_head: None,
-        layer_similarity: Vec::new(),
-        position_histogram: Vec::new(),
-        position_entropy: 0.0,
-        position_entropy_most: 0.0,
-    }
-}
-
-fn fidelity() -> Fidelity {
-    Fidelity {
-        kl: None,
-        top1: None,
-        attention_recall: None,
-        attention_recall_per_layer: Vec::new(),
-        kl_per_token: Vec::new(),
-        first_kl: 0.0,
-    }
-}
-
-fn method_run() -> MethodRun {
-    MethodRun {
-        budget_rows: 0,
-        rows_per_layer: Vec::new(),
-        kv_bytes: 0,
-        kv_bytes_full: 0,
-        prefill_seconds: 0.0,
-        select_seconds: 0.0,
-        first_token_seconds: 0.0,
-        decode_tokens_per_second: 0.0,
-        answer: String::new(),
-        same_answer: true,
-        fidelity: fidelity(),
-        indices: index_figures(),
-        map: RetentionMap::default(),
-    }
-}
-
-/// A run with no result: the fields that every run has.
-fn refused_run() -> RunReport {
-    let method = Method {
-        name: String::new(),
-        parameters: Vec::new(),
-    };
-    RunReport::new(&method, "", 0, Err(String::new()))
-}
-
-fn run_result() -> RunResult {
-    RunResult {
-        seconds: 0.0,
-        report: refused_run(),
-    }
-}
-
-fn reference_result() -> ReferenceResult {
-    ReferenceResult {
-        seconds: 0.0,
-        report: reference_report(),
-    }
-}
-
-fn comparison() -> Comparison {
-    Comparison {
-        id: 1,
-        question: String::new(),
-        document: String::new(),
-        model: String::new(),
-        max_tokens: 64,
-        state: ComparisonState::Running,
-        error: None,
-        reference: None,
-        runs: Vec::new(),
-        current: None,
-        progress: None,
-    }
-}
-
-fn settings() -> Settings {
-    kept_app::desk::default_settings()
-}
-
-fn memory() -> Memory {
-    Memory {
-        weights: 0,
-        kept: 0,
-        kept_full: 0,
-        tables: 0,
-        scratch: 0,
-        available: None,
-        total: None,
-    }
-}
-
-fn progress() -> Progress {
-    Progress {
-        phase: Phase::Reading,
-        tokens_done: 0,
-        tokens_total: 0,
-        tokens_per_second: 0.0,
-        seconds_left: 0.0,
-    }
-}
-
-fn worker() -> WorkerState {
-    WorkerState {
-        state: Life::Starting,
-        message: None,
-    }
-}
-
-fn turn() -> Turn {
-    Turn {
-        id: 1,
-        question: String::new(),
-        answer: String::new(),
-        state: TurnState::Asked,
-        error: None,
-        method: String::new(),
-        parameters: Parameters::new(),
-        budget: None,
-        model: String::new(),
-        sources: Vec::new(),
-        facts: None,
-        has_map: false,
-    }
-}
-
 #[test]
 fn every_shape_has_the_fields_of_the_contract() {
     let snapshot =
@@ -207,6 +65,39 @@ fn every_shape_has_the_fields_of_the_contract() {
             fields(&ComparisonRun {
                 choice: Choice::plain("", None),
                 result: None,
+            }),
+        ),
+        ("Library", fields(&library())),
+        ("FoundModel", fields(&found_model())),
+        ("CatalogueModel", fields(&catalogue_model())),
+        ("Download", fields(&download())),
+        ("HubOffer", fields(&hub_offer())),
+        ("FitLine", fields(&fit_line())),
+        ("Inspection", fields(&inspection())),
+        (
+            "UnfinishedModel",
+            fields(&UnfinishedModel {
+                id: String::new(),
+                name: String::new(),
+                bytes: None,
+                place: String::new(),
+                ours: true,
+            }),
+        ),
+        (
+            "ModelFolder",
+            fields(&ModelFolder {
+                id: String::new(),
+                path: String::new(),
+            }),
+        ),
+        (
+            "LayerRow",
+            fields(&LayerRow {
+                number: 1,
+                layer: None,
+                window: None,
+                mean: None,
             }),
         ),
         ("ReferenceResult", fields(&reference_result())),
@@ -255,6 +146,8 @@ fn every_shape_has_the_fields_of_the_contract() {
                 parameters: 0,
                 weights_bytes: 0,
                 bytes_per_row: 0,
+                stretch: None,
+                can_think: false,
             }),
         ),
         (
@@ -417,6 +310,13 @@ fn every_event_has_the_fields_of_the_contract() {
             state: ComparisonState::Done,
             error: None,
         },
+        AppEvent::Thinking { thinking: true },
+        AppEvent::Library {
+            library: Box::new(library()),
+        },
+        AppEvent::Downloads {
+            downloads: Vec::new(),
+        },
         AppEvent::Replacing { name: None },
         AppEvent::Drag {
             files: 0,
@@ -450,6 +350,9 @@ fn words_are_those_of_the_contract() {
         (&Place::Conversation, "conversation"),
         (&Place::Comparison, "comparison"),
         (&ComparisonState::Stopped, "stopped"),
+        (&Place::Models, "models"),
+        (&Suits::TooLarge, "tooLarge"),
+        (&DownloadState::Stopping, "stopping"),
         (&NoticeKind::Error, "error"),
     ] {
         assert_eq!(json(value), word);

@@ -1,11 +1,14 @@
 //! Sentences of the window's own. One each, naming the value and the way out. What documents, models and methods say comes
 //! from their crates; [`for_window`] only takes the terminal's flags out of it.
 
+mod hub;
+
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use kept_engine::policies::PolicyError;
 
+pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
 use crate::desk::file_name;
 
 /// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
@@ -147,6 +150,12 @@ pub const ENGINE_STARTING: &str =
 /// The engine has given up.
 pub const ENGINE_FAILED: &str =
     "The engine is not running: start it again and ask again; your question is kept.";
+/// It ended while it was asked something.
+pub const ENGINE_ENDED: &str = "The engine has ended before it answered: try again.";
+/// The engine is needed for something that is no question, and is on its way.
+pub const ENGINE_NOT_YET: &str = "The engine is still starting: try again when it is there.";
+/// The engine is needed for something that is no question, and has given up.
+pub const ENGINE_NOT_RUNNING: &str = "The engine is not running: start it again, then try again.";
 /// A person restarted it.
 pub const RESTARTED_BY_HAND: &str =
     "The engine was restarted before this answer ended; your question is kept: ask again.";

@@ -15,7 +15,9 @@
 //! Names of folders come from `hf-hub`. What it has no way to say (locks, unfinished files, links on systems without links, a
 //! reference that is replaced whole) is here.
 //!
-//! Not here: what to download, and the connection.
+//! Removing is in `removal.rs`. Not here: what to download, and the connection.
+
+mod removal;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -23,7 +25,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hf_hub::{Cache, CacheRepo, Repo};
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::removal::is_sha256;
 use crate::{HubError, RepoId};
 
 /// How long another tool's unfinished file must have been left alone before it is taken over.
@@ -36,7 +40,7 @@ pub struct HubCache {
 }
 
 /// One file of a repository at one commit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubFile {
     /// The repository.
     pub repo: RepoId,

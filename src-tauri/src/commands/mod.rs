@@ -2,6 +2,8 @@
 //!
 //! The page can name no path. An error is one sentence for the person. Bytes go as raw responses, which arrive as `ArrayBuffer`.
 
+pub mod models;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +12,7 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, Parameters, Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Choice, Estimate, LayerRow, Parameters, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::desk::{self, Desk};
 use crate::drop::whole;
@@ -300,6 +302,15 @@ pub async fn map_table(
     let document = wiring.with(|desk| desk.document().cloned());
     let map = desk::lock(&map);
     Ok(map_views::table(&map, document.as_deref(), layer))
+}
+
+/// The model's layers in the map, with those that the method does not cut.
+#[tauri::command]
+pub async fn map_layers(wiring: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>, String> {
+    let map = wiring.map(turn).await?;
+    let windows = wiring.with(|desk| desk.windows_of(turn));
+    let map = desk::lock(&map);
+    Ok(map_views::layers(&map, &windows))
 }
 
 /// An error of the page, for the log.

@@ -1,0 +1,125 @@
+//! `kept models remove`: a model of the hub's cache, or what has arrived of downloads that nobody finished.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use kept_hub::{Finder, FoundModel, HubCache, HubError, Place};
+use serde_json::json;
+
+use crate::arguments::RemoveArguments;
+use crate::output::{self, bytes};
+
+/// What is to be removed.
+struct Doomed {
+    name: String,
+    path: PathBuf,
+    bytes: u64,
+}
+
+pub fn run(arguments: &RemoveArguments) -> anyhow::Result<()> {
+    let finder = Finder::from_env()?;
+    let doomed = match arguments.unfinished {
+        true => unfinished(&finder, arguments.name.as_deref())?,
+        false => vec![model(
+            &finder,
+            arguments.name.as_deref().unwrap_or_default(),
+        )?],
+    };
+    if !arguments.yes && !confirmed(&doomed)? {
+        output::say("nothing is removed\n");
+        return Ok(());
+    }
+    let cache: &HubCache = finder.cache();
+    let (mut removed, mut freed) = (Vec::new(), 0);
+    for one in doomed {
+        freed += match arguments.unfinished {
+            true => cache.remove_partial(&one.path)?,
+            false => cache.remove(&one.path)?,
+        };
+        removed.push(one.name);
+    }
+    if arguments.json {
+        return output::print_json(&json!({"removed": removed, "freed_bytes": freed}));
+    }
+    output::print_text(&output::printable(&format!(
+        "removed {}; {} are free again\n",
+        removed.join(", "),
+        bytes(freed)
+    )))
+}
+
+fn model(finder: &Finder, name: &str) -> anyhow::Result<Doomed> {
+    anyhow::ensure!(
+        name != kept_engine::MINI,
+        "mini is the model in the box; it stays"
+    );
+    let path = finder.choose(name)?;
+    let models = finder.find().models;
+    let is_it = |model: &&FoundModel| is_same(&model.path, &path);
+    let Some(model) = models.iter().find(is_it) else {
+        return Err(HubError::NotOurs {
+            path: path.display().to_string(),
+        }
+        .into());
+    };
+    anyhow::ensure!(
+        model.place == Place::HubCache,
+        "'{}' is a model of {}; Kept removes only what lies in the hub's cache: remove it there ({})",
+        model.name,
+        match model.place {
+            Place::Folder => "a folder of yours",
+            place => place.name(),
+        },
+        model.path.display()
+    );
+    Ok(Doomed {
+        name: model.name.clone(),
+        path: model.path.clone(),
+        bytes: model.bytes,
+    })
+}
+
+fn unfinished(finder: &Finder, name: Option<&str>) -> anyhow::Result<Vec<Doomed>> {
+    let all = finder.find().unfinished;
+    let ours = all.into_iter().filter(|one| {
+        let of_cache = finder.cache().partial_of(&one.path).is_some();
+        of_cache && name.is_none_or(|name| name.eq_ignore_ascii_case(&one.name))
+    });
+    let doomed: Vec<Doomed> = ours
+        .map(|one| Doomed {
+            name: one.name,
+            path: one.path,
+            bytes: one.bytes.unwrap_or(0),
+        })
+        .collect();
+    match name {
+        _ if !doomed.is_empty() => Ok(doomed),
+        Some(name) => anyhow::bail!(
+            "nothing of '{name}' is unfinished in the hub's cache; kept models list shows what is"
+        ),
+        None => anyhow::bail!("nothing is unfinished in the hub's cache"),
+    }
+}
+
+/// Asks, once. Where nobody can answer, nothing is removed.
+fn confirmed(doomed: &[Doomed]) -> anyhow::Result<bool> {
+    let names: Vec<String> = doomed
+        .iter()
+        .map(|one| format!("{} ({})", one.name, bytes(one.bytes)))
+        .collect();
+    let what = names.join(", ");
+    anyhow::ensure!(
+        std::io::stdin().is_terminal(),
+        "remove {what}? Nobody can be asked here; add --yes to remove it"
+    );
+    output::say(&output::printable(&format!(
+        "remove {what} for good? [y/N] "
+    )));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

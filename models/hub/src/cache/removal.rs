@@ -1,0 +1,391 @@
+//! Removing a model, or what has arrived of one, from the hub's cache folder, and nothing else.
+//!
+//! A file is what its repository's snapshots call by one name, whatever the commit: were only the newest removed, an older one would
+//! turn up in its place. Blobs go when no name leads to them any more, under the lock that downloads take. Folders and references
+//! that say nothing any more go too, as the hub's own tools leave it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{HubCache, HubFile, folder_name, repo_of_folder};
+use crate::choose::split_name;
+use crate::{HubError, RepoId};
+
+/// A file of a snapshot by its names: whose it is, and what it is called there.
+struct Named {
+    repo: RepoId,
+    /// Path in the repository.
+    file: String,
+}
+
+impl HubCache {
+    /// Removes the model whose first file is `path`, as a search gives it, with all its parts. Gives the bytes that are free again:
+    /// what another name still leads to stays, and counts for nothing.
+    ///
+    /// # Errors
+    /// [`HubError::NotOurs`] where `path` is no file of this cache's snapshots, [`HubError::Locked`] while it is downloaded,
+    /// [`HubError::Disk`].
+    pub fn remove(&self, path: &Path) -> Result<u64, HubError> {
+        let named = self.named(path).ok_or_else(|| not_ours(path))?;
+        let names = self.parts(&named);
+        // Locked before anything is removed: all or nothing.
+        let mut blobs = BTreeSet::new();
+        let mut pointers = Vec::new();
+        for name in &names {
+            for commit in self.commits(&named.repo) {
+                let pointer = self.snapshot(&named.repo, &commit).join(name);
+                if fs::symlink_metadata(&pointer).is_err() {
+                    continue;
+                }
+                if let Some(blob) = self.blob_behind(&named.repo, &pointer) {
+                    blobs.insert(blob);
+                }
+                pointers.push(pointer);
+            }
+        }
+        let mut locks = Vec::new();
+        for blob in &blobs {
+            if let Some(sha256) = blob.file_name().and_then(|name| name.to_str()) {
+                locks.push(self.lock(&locked(&named.repo, &named.file, sha256))?);
+            }
+        }
+        let mut freed = 0;
+        for pointer in &pointers {
+            // Where there are no links the name is the file. A hard link frees nothing by itself.
+            if !is_link(pointer) && links(pointer) == 1 {
+                freed += length(pointer);
+            }
+            remove_file(pointer)?;
+        }
+        let named_still = self.blobs_with_names(&named.repo);
+        for blob in &blobs {
+            if !named_still.contains(blob) {
+                freed += length(blob);
+                remove_file(blob)?;
+            }
+        }
+        drop(locks);
+        self.tidy(&named.repo);
+        Ok(freed)
+    }
+
+    /// Removes what has arrived of a download that nobody goes on with: a file `<sha256>.incomplete` of this cache, or another
+    /// tool's. Gives the bytes that are free again.
+    ///
+    /// # Errors
+    /// As [`HubCache::remove`].
+    pub fn remove_partial(&self, path: &Path) -> Result<u64, HubError> {
+        let (repo, sha256) = self.partial_of(path).ok_or_else(|| not_ours(path))?;
+        let _lock = self.lock(&locked(&repo, &repo.to_string(), &sha256))?;
+        let freed = length(path);
+        remove_file(path)?;
+        drop(_lock);
+        self.tidy(&repo);
+        Ok(freed)
+    }
+
+    /// Of an unfinished file of this cache the repository, and the SHA-256 that it will have.
+    pub fn partial_of(&self, path: &Path) -> Option<(RepoId, String)> {
+        let rest = path.strip_prefix(&self.root).ok()?;
+        let parts: Vec<&str> = rest
+            .iter()
+            .map(|part| part.to_str())
+            .collect::<Option<_>>()?;
+        let [folder, "blobs", name] = parts.as_slice() else {
+            return None;
+        };
+        let sha256 = name.strip_suffix(".incomplete")?.split('.').next()?;
+        is_sha256(sha256).then_some((repo_of_folder(folder)?, sha256.to_owned()))
+    }
+
+    fn snapshot(&self, repo: &RepoId, commit: &str) -> PathBuf {
+        self.repo(repo).join("snapshots").join(commit)
+    }
+
+    fn named(&self, path: &Path) -> Option<Named> {
+        let rest = path.strip_prefix(&self.root).ok()?;
+        let parts: Vec<&str> = rest
+            .iter()
+            .map(|part| part.to_str())
+            .collect::<Option<_>>()?;
+        let [folder, "snapshots", _, file @ ..] = parts.as_slice() else {
+            return None;
+        };
+        let file = file.join("/");
+        crate::reference::is_file_name(&file).then_some(Named {
+            repo: repo_of_folder(folder)?,
+            file,
+        })
+    }
+
+    /// The names of all parts of the model that this file is of.
+    fn parts(&self, named: &Named) -> Vec<String> {
+        let Some(split) = split_name(&named.file) else {
+            return vec![named.file.clone()];
+        };
+        let end = &named.file[named.file.len() - ".gguf".len()..];
+        let part = |part: u32| format!("{}-{part:05}-of-{:05}{end}", split.stem, split.parts);
+        (1..=split.parts).map(part).collect()
+    }
+
+    /// The blob that a link leads to, if it is one of this repository's.
+    fn blob_behind(&self, repo: &RepoId, pointer: &Path) -> Option<PathBuf> {
+        if !is_link(pointer) {
+            return None;
+        }
+        let blobs = fs::canonicalize(self.repo(repo).join("blobs")).ok()?;
+        let real = fs::canonicalize(pointer).ok()?;
+        (real.parent() == Some(&*blobs)).then_some(real)
+    }
+
+    /// Every blob of the repository that some name leads to.
+    fn blobs_with_names(&self, repo: &RepoId) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        let mut folders = vec![self.repo(repo).join("snapshots")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                    _ => found.extend(self.blob_behind(repo, &entry.path())),
+                }
+            }
+        }
+        found
+    }
+
+    /// Removes folders that hold nothing any more and references to commits that are gone. What cannot be removed stays: it takes
+    /// no room.
+    fn tidy(&self, repo: &RepoId) {
+        let folder = self.repo(repo);
+        let snapshots = folder.join("snapshots");
+        for commit in self.commits(repo) {
+            let snapshot = snapshots.join(&commit);
+            remove_empty(&snapshot);
+            if !snapshot.exists() {
+                forget_commit(&folder.join("refs"), &commit);
+                // What the hub's tools remember of files that the commit does not have.
+                let _ = fs::remove_dir_all(folder.join(".no_exist").join(&commit));
+            }
+        }
+        for name in [".no_exist", "blobs", "snapshots", "refs"] {
+            remove_empty(&folder.join(name));
+        }
+        if fs::remove_dir(&folder).is_ok() {
+            let locks = self.root.join(".locks").join(folder_name(repo));
+            for entry in fs::read_dir(&locks).into_iter().flatten().flatten() {
+                // Nobody downloads into a repository that is gone.
+                let _ = fs::remove_file(entry.path());
+            }
+            let _ = fs::remove_dir(&locks);
+        }
+    }
+}
+
+fn not_ours(path: &Path) -> HubError {
+    HubError::NotOurs {
+        path: path.display().to_string(),
+    }
+}
+
+/// What a lock needs to know.
+fn locked(repo: &RepoId, file: &str, sha256: &str) -> HubFile {
+    HubFile {
+        repo: repo.clone(),
+        commit: String::new(),
+        path: file.to_owned(),
+        bytes: 0,
+        sha256: sha256.to_owned(),
+    }
+}
+
+/// 64 hexadecimal digits in small letters.
+pub(crate) fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
+}
+
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |about| about.len())
+}
+
+/// How many names a file has, links apart.
+#[cfg(unix)]
+fn links(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).map_or(1, |about| about.nlink())
+}
+
+#[cfg(not(unix))]
+fn links(_path: &Path) -> u64 {
+    1
+}
+
+fn remove_file(path: &Path) -> Result<(), HubError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(HubError::disk(path, "removed", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a folder if there is no file in it, however deep.
+fn remove_empty(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// Removes the names of a commit: `refs/main`, `refs/pr/1`.
+fn forget_commit(folder: &Path, commit: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => forget_commit(&path, commit),
+            _ if fs::read_to_string(&path).is_ok_and(|text| text.trim() == commit) => {
+                let _ = fs::remove_file(&path);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn repo() -> RepoId {
+        "a/b-GGUF".parse().unwrap()
+    }
+
+    fn file(path: &str, commit: char, sha: char) -> HubFile {
+        HubFile {
+            repo: repo(),
+            commit: commit.to_string().repeat(40),
+            path: path.to_owned(),
+            bytes: 5,
+            sha256: sha.to_string().repeat(64),
+        }
+    }
+
+    fn put(cache: &HubCache, file: &HubFile, text: &str) -> PathBuf {
+        let blob = cache.blob(&file.repo, &file.sha256);
+        fs::create_dir_all(blob.parent().unwrap()).unwrap();
+        fs::write(&blob, text).unwrap();
+        cache.publish(file).unwrap()
+    }
+
+    fn everything_below(folder: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(next) = folders.pop() {
+            for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+                let below = entry.path();
+                found.push(below.strip_prefix(folder).unwrap().display().to_string());
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(below);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn the_last_model_of_a_repository_takes_its_folders_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path().join("hub"));
+        let path = put(&cache, &file("sub/m.gguf", 'c', 'e'), "bytes");
+        drop(cache.lock(&file("sub/m.gguf", 'c', 'e')).unwrap());
+        assert_eq!(cache.remove(&path).unwrap(), 5);
+        assert_eq!(everything_below(cache.root()), [".locks"]);
+    }
+
+    #[test]
+    fn other_files_of_the_repository_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path());
+        let other = put(&cache, &file("n.gguf", 'c', 'f'), "other");
+        let readme = put(&cache, &file("README.md", 'c', 'a'), "words");
+        let path = put(&cache, &file("m.gguf", 'c', 'e'), "bytes");
+        assert_eq!(cache.remove(&path).unwrap(), 5);
+        assert!(!path.exists() && !cache.blob(&repo(), &"e".repeat(64)).exists());
+        assert_eq!(fs::read_to_string(other).unwrap(), "other");
+        assert_eq!(fs::read_to_string(readme).unwrap(), "words");
+        assert_eq!(cache.commits(&repo()), ["c".repeat(40)]);
+    }
+
+    #[test]
+    fn every_commit_forgets_the_file_and_what_another_name_needs_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path());
+        let old = put(&cache, &file("m.gguf", 'b', 'e'), "old..");
+        let new = put(&cache, &file("m.gguf", 'c', 'f'), "newer!");
+        let twin = put(&cache, &file("twin.gguf", 'c', 'f'), "newer!");
+        assert_eq!(cache.remove(&new).unwrap(), 5, "only the old one is freed");
+        assert!(!old.exists() && !new.exists());
+        assert_eq!(fs::read_to_string(&twin).unwrap(), "newer!");
+        assert_eq!(cache.commits(&repo()), ["c".repeat(40)]);
+        assert_eq!(cache.remove(&twin).unwrap(), 6);
+    }
+
+    #[test]
+    fn all_parts_of_a_split_model_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path());
+        let first = put(&cache, &file("m-00001-of-00002.gguf", 'c', 'e'), "12345");
+        let second = put(&cache, &file("m-00002-of-00002.gguf", 'c', 'f'), "123");
+        assert_eq!(cache.remove(&first).unwrap(), 8);
+        assert!(!second.exists());
+    }
+
+    #[test]
+    fn nothing_outside_the_cache_is_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path().join("hub"));
+        let outside = folder.path().join("mine.gguf");
+        fs::write(&outside, "mine").unwrap();
+        let refused = cache.remove(&outside).unwrap_err().to_string();
+        assert!(refused.contains("mine.gguf") && refused.contains("remove it there"));
+        // A name in a snapshot that somebody has pointed elsewhere: the name goes, the file stays.
+        let snapshot = cache.pointer(&repo(), &"c".repeat(40), "m.gguf");
+        fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(&outside, &snapshot).unwrap();
+        assert_eq!(cache.remove(&snapshot).unwrap(), 0);
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+        for path in [
+            cache
+                .root()
+                .join("models--a--b-GGUF/snapshots/c/../../../../mine.gguf"),
+            cache.root().join("models--a--b-GGUF/blobs/mine.gguf"),
+        ] {
+            assert!(cache.remove(&path).is_err(), "{}", path.display());
+        }
+        assert!(cache.remove_partial(&outside).is_err());
+        assert!(outside.exists());
+    }
+
+    #[test]
+    fn what_is_being_downloaded_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(folder.path());
+        let file = file("m.gguf", 'c', 'e');
+        let partial = cache.partial(&file.repo, &file.sha256);
+        fs::create_dir_all(partial.parent().unwrap()).unwrap();
+        fs::write(&partial, "byt").unwrap();
+        let held = cache.lock(&file).unwrap();
+        assert!(cache.remove_partial(&partial).is_err());
+        assert!(partial.exists());
+        drop(held);
+        assert_eq!(cache.remove_partial(&partial).unwrap(), 3);
+        assert!(!cache.repo(&file.repo).exists());
+    }
+}

@@ -1,0 +1,129 @@
+//! The commands of the page of models. Models, folders and what is unfinished are named by the ids that the page was given;
+//! a download by its name on the hub.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tauri::{AppHandle, Manager, Runtime, State};
+use tauri_plugin_dialog::{DialogExt, FilePath};
+
+use super::{Desktop, DialogOpen};
+use crate::contract::{HubOffer, Inspection};
+use crate::drop::whole;
+use crate::library::Library;
+
+type Shelf<'a> = State<'a, Arc<Library>>;
+
+/// Looks for models on this computer; the outcome comes as events.
+#[tauri::command]
+pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
+    library.look().await;
+    Ok(())
+}
+
+/// Opens the system's dialog for a folder of models.
+#[tauri::command]
+pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let mut dialog = app.dialog().file().set_title("Add a folder of models");
+    if let Some(window) = app.get_webview_window("main") {
+        dialog = dialog.set_parent(&window);
+    }
+    let app = app.clone();
+    dialog.pick_folder(move |picked: Option<FilePath>| {
+        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
+        if let Some(Ok(folder)) = picked.map(FilePath::into_path) {
+            let library = app.state::<Arc<Library>>().inner().clone();
+            let folder: PathBuf = whole(folder);
+            tauri::async_runtime::spawn(async move { library.add_folder(folder).await });
+        }
+    });
+    Ok(())
+}
+
+/// Forgets a folder; its files stay.
+#[tauri::command]
+pub async fn forget_model_folder(library: Shelf<'_>, id: String) -> Result<(), String> {
+    library.forget_folder(&id).await
+}
+
+/// What a model can read with the memory that is free now.
+#[tauri::command]
+pub async fn inspect_model(
+    library: Shelf<'_>,
+    id: String,
+    stretch: Option<String>,
+) -> Result<Inspection, String> {
+    library.inspect(&id, stretch).await
+}
+
+/// Opens a model; the outcome comes as events.
+#[tauri::command]
+pub async fn use_model(
+    library: Shelf<'_>,
+    id: String,
+    stretch: Option<String>,
+) -> Result<(), String> {
+    library.choose(&id, stretch)
+}
+
+/// Removes a model from the hub's cache.
+#[tauri::command]
+pub async fn remove_model(library: Shelf<'_>, id: String) -> Result<(), String> {
+    library.remove_model(&id).await
+}
+
+/// Removes what has arrived of a download that nobody goes on with.
+#[tauri::command]
+pub async fn remove_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
+    library.remove_unfinished(&id).await
+}
+
+/// Goes on with a download that some program has begun.
+#[tauri::command]
+pub async fn resume_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
+    library.resume_unfinished(&id).await
+}
+
+/// What a repository of the hub offers.
+#[tauri::command]
+pub async fn hub_offers(library: Shelf<'_>, name: String) -> Result<Vec<HubOffer>, String> {
+    library.offers(&name).await
+}
+
+/// Downloads a model of the hub; its id among the downloads.
+#[tauri::command]
+pub async fn start_download(library: Shelf<'_>, reference: String) -> Result<u64, String> {
+    library.start(&reference)
+}
+
+/// Goes on with a download.
+#[tauri::command]
+pub async fn resume_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
+    library.resume(id);
+    Ok(())
+}
+
+/// Stops a download; what has arrived is kept.
+#[tauri::command]
+pub async fn pause_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
+    library.pause(id);
+    Ok(())
+}
+
+/// Gives a download up and removes what has arrived; one that is finished leaves the list.
+#[tauri::command]
+pub async fn cancel_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
+    library.cancel(id);
+    Ok(())
+}
+
+/// Lets models that can think do so before they answer, in this conversation.
+#[tauri::command]
+pub async fn set_thinking(wiring: Desktop<'_>, thinking: bool) -> Result<(), String> {
+    wiring.with(|desk| desk.set_thinking(thinking));
+    Ok(())
+}

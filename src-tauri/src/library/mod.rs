@@ -1,0 +1,396 @@
+//! The models: those on this computer, those worth having, and those on their way. Behind the window's page of models.
+//!
+//! What the hub's crate knows becomes what the page is shown, and what the page asks for by id becomes what the crate does: looking
+//! through folders, downloading, removing. Everything that waits for a disk or a network does so on threads of its own. Which model
+//! is open, and what it can read, is the desk's.
+
+mod queue;
+mod shelf;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kept_engine::available_memory;
+use kept_hub::choose::{Listed, choose};
+use kept_hub::{
+    Download, Finder, Folders, Found, Hub, HubCache, HubError, HubFile, ModelRef, Phase, Place,
+};
+use serde::{Deserialize, Serialize};
+
+use self::queue::Queue;
+use crate::contract::{self, AppEvent, HubOffer, Inspection, NoticeKind};
+use crate::desk::Save;
+use crate::sentences;
+use crate::wiring::Wiring;
+
+/// A download that is begun and not finished, as it is kept: enough to show it after a restart, and to go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BegunDownload {
+    /// What is downloaded.
+    pub reference: ModelRef,
+    /// What it consists of, by the hub's word.
+    pub files: Vec<HubFile>,
+}
+
+/// See the head of this file.
+pub struct Library {
+    wiring: Arc<Wiring>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ids: Ids,
+    /// What was found when it was last looked.
+    found: Option<Found>,
+    /// Folders that the person added.
+    folders: Vec<PathBuf>,
+    looking: bool,
+    /// Something changed while it was looked.
+    again: bool,
+    queue: Queue<Download>,
+    /// As it was saved last.
+    saved: Vec<BegunDownload>,
+}
+
+/// Names that the page may say, for places that it may not.
+#[derive(Default)]
+struct Ids {
+    places: Vec<PathBuf>,
+    known: HashMap<PathBuf, usize>,
+}
+
+impl Ids {
+    fn of(&mut self, place: &Path) -> String {
+        let next = self.places.len();
+        let number = *self.known.entry(place.to_owned()).or_insert_with(|| {
+            self.places.push(place.to_owned());
+            next
+        });
+        format!("f{number}")
+    }
+
+    fn place(&self, id: &str) -> Option<&PathBuf> {
+        let number: usize = id.strip_prefix('f')?.parse().ok()?;
+        self.places.get(number)
+    }
+}
+
+impl Library {
+    /// With the downloads that an earlier start has left; they rest until somebody wants them.
+    pub fn new(wiring: Arc<Wiring>, begun: Vec<BegunDownload>) -> Arc<Self> {
+        let library = Arc::new(Self {
+            wiring,
+            state: Mutex::default(),
+        });
+        let mut state = library.state();
+        let hub = Hub::from_env();
+        for BegunDownload { reference, files } in &begun {
+            state.queue.add(hub.begun(reference.clone(), files.clone()));
+        }
+        state.saved = begun;
+        drop(state);
+        library
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks for models, and tells the page what there is. Asked again meanwhile, it looks again.
+    pub async fn look(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if std::mem::replace(&mut state.looking, true) {
+                state.again = true;
+                return;
+            }
+        }
+        loop {
+            let by_hand: Vec<PathBuf> = self.wiring.with(|desk| {
+                let chosen = desk.models().iter().filter(|m| !m.choice.in_box);
+                chosen.map(|m| PathBuf::from(&m.path)).collect()
+            });
+            let looked = tokio::task::spawn_blocking(move || find(by_hand)).await;
+            let mut state = self.state();
+            match looked {
+                Ok((found, folders)) => (state.found, state.folders) = (Some(found), folders),
+                Err(error) => tracing::error!(%error, "looking for models ended"),
+            }
+            state.looking = std::mem::take(&mut state.again);
+            if !state.looking {
+                break;
+            }
+        }
+        self.tell();
+    }
+
+    /// Tells the page what there is, without looking again.
+    pub fn tell(&self) {
+        let models = self.wiring.with(|desk| desk.models().to_vec());
+        let mut state = self.state();
+        let library = shelf::library(&mut state, &models, available_memory());
+        self.wiring.tell(AppEvent::Library {
+            library: Box::new(library),
+        });
+        self.wiring.tell(AppEvent::Downloads {
+            downloads: shelf::downloads(&mut state),
+        });
+    }
+
+    fn tell_downloads(&self, state: &mut State) {
+        self.wiring.tell(AppEvent::Downloads {
+            downloads: shelf::downloads(state),
+        });
+    }
+
+    /// The place that the page means; `mini` for the model in the box.
+    fn place(&self, id: &str) -> Result<PathBuf, String> {
+        if id == kept_engine::MINI {
+            return Ok(PathBuf::from(id));
+        }
+        let found = self.state().ids.place(id).cloned();
+        found.ok_or_else(|| sentences::unknown_model(id))
+    }
+
+    /// Adds a folder of models.
+    pub async fn add_folder(self: &Arc<Self>, folder: PathBuf) {
+        let added = blocking(move || Folders::from_env().add(&folder)).await;
+        self.outcome(added.map(|_| None)).await;
+    }
+
+    /// Forgets a folder of models; its files stay.
+    pub async fn forget_folder(self: &Arc<Self>, id: &str) -> Result<(), String> {
+        let folder = self.place(id)?;
+        let forgotten = blocking(move || Folders::from_env().forget(&folder)).await;
+        self.outcome(forgotten.map(|_| None)).await;
+        Ok(())
+    }
+
+    /// Says what came of something that changed what there is: a sentence, an error, or nothing; and looks again.
+    async fn outcome(self: &Arc<Self>, outcome: Result<Option<String>, HubError>) {
+        let (kind, message) = match outcome {
+            Ok(message) => (NoticeKind::Info, message),
+            Err(error) => {
+                let sentence = sentences::of_hub(&error.to_string());
+                (NoticeKind::Error, Some(sentence))
+            }
+        };
+        if let Some(message) = message {
+            self.wiring
+                .with(|desk| desk.notice(kind, contract::Place::Models, message));
+        }
+        self.look().await;
+    }
+
+    /// What a model can read with the memory that is free now.
+    pub async fn inspect(&self, id: &str, stretch: Option<String>) -> Result<Inspection, String> {
+        let path = self.place(id)?;
+        let answer = self.wiring.with(|desk| desk.inspect(path, stretch))?;
+        answer
+            .await
+            .map_err(|_| sentences::ENGINE_ENDED.to_owned())?
+    }
+
+    /// Opens a model and makes it the setting.
+    pub fn choose(&self, id: &str, stretch: Option<String>) -> Result<(), String> {
+        let path = self.place(id)?;
+        let label = shelf::label(&self.state(), &path);
+        self.wiring
+            .with(|desk| desk.choose_model(path, label, stretch))?;
+        self.tell();
+        Ok(())
+    }
+
+    /// Removes a model that lies in the hub's cache.
+    pub async fn remove_model(self: &Arc<Self>, id: &str) -> Result<(), String> {
+        let path = self.place(id)?;
+        let label = shelf::label(&self.state(), &path);
+        let chosen = self.wiring.with(|desk| desk.chosen_path());
+        if chosen.is_some_and(|chosen| is_same(Path::new(&chosen), &path)) {
+            return Err(sentences::model_in_use(&label));
+        }
+        let removed = blocking({
+            let path = path.clone();
+            move || cache().remove(&path)
+        })
+        .await;
+        if removed.is_ok() {
+            self.wiring.with(|desk| desk.forget_model(&path));
+        }
+        self.outcome(removed.map(|bytes| Some(sentences::removed(&label, bytes))))
+            .await;
+        Ok(())
+    }
+
+    /// Removes what has arrived of a download that nobody goes on with.
+    pub async fn remove_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
+        let path = self.place(id)?;
+        let removed = blocking(move || cache().remove_partial(&path)).await;
+        let says = |bytes| Some(sentences::removed("What had arrived", bytes));
+        self.outcome(removed.map(says)).await;
+        Ok(())
+    }
+
+    /// Goes on with a download that some program has begun: the hub says which file it is.
+    pub async fn resume_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
+        let path = self.place(id)?;
+        let Some((repo, sha256)) = cache().partial_of(&path) else {
+            return Err(sentences::unknown_model(id));
+        };
+        let reference = Hub::from_env().model_of(&repo, &sha256).await;
+        let reference = reference.map_err(|error| sentences::of_hub(&error.to_string()))?;
+        self.download(reference);
+        self.look().await;
+        Ok(())
+    }
+
+    /// What a repository offers, for `owner/name` or `owner/name:file`.
+    pub async fn offers(&self, written: &str) -> Result<Vec<HubOffer>, String> {
+        let said = |error: HubError| sentences::of_hub(&error.to_string());
+        let reference: ModelRef = written.parse().map_err(said)?;
+        let offers = Hub::from_env()
+            .offers(&reference.repo)
+            .await
+            .map_err(said)?;
+        let meant = match &reference.what {
+            None => None,
+            Some(what) => {
+                let files: Vec<Listed> = offers.iter().flat_map(|o| o.files.clone()).collect();
+                let meant = choose(&reference.repo, &files, Some(what)).map_err(said)?;
+                Some(meant.path().to_owned())
+            }
+        };
+        Ok(shelf::offers(
+            &mut self.state(),
+            &reference.repo,
+            &offers,
+            meant.as_deref(),
+            available_memory(),
+        ))
+    }
+
+    /// Downloads a model, after those that are under way. Its id.
+    pub fn start(self: &Arc<Self>, reference: &str) -> Result<u64, String> {
+        let reference: ModelRef = reference
+            .parse()
+            .map_err(|error: HubError| sentences::of_hub(&error.to_string()))?;
+        Ok(self.download(reference))
+    }
+
+    fn download(self: &Arc<Self>, reference: ModelRef) -> u64 {
+        let name = reference.to_string();
+        let mut state = self.state();
+        let known = state.queue.entries().iter().find(|entry| {
+            let status = entry.transfer.status();
+            status.reference == name && status.phase != Phase::Finished
+        });
+        let id = match known.map(|entry| entry.id) {
+            Some(id) => id,
+            None => state.queue.add(Hub::from_env().download(reference)),
+        };
+        drop(state);
+        self.resume(id);
+        id
+    }
+
+    /// Goes on with a download, after those that are under way.
+    pub fn resume(self: &Arc<Self>, id: u64) {
+        let mut state = self.state();
+        // With what the environment says now: a token may have come since.
+        let fresh = state.queue.resume(id, |before| {
+            let reference = before.status().reference.parse();
+            let reference = reference.unwrap_or_else(|_| before.reference().clone());
+            Hub::from_env().begun(reference, before.files())
+        });
+        if let Some(download) = fresh.cloned() {
+            self.watch(&download);
+        }
+        drop(state);
+        self.changed();
+    }
+
+    /// Stops a download; what has arrived is kept.
+    pub fn pause(self: &Arc<Self>, id: u64) {
+        self.state().queue.pause(id);
+        self.changed();
+    }
+
+    /// Gives a download up and removes what has arrived; one that is finished only leaves the list.
+    pub fn cancel(self: &Arc<Self>, id: u64) {
+        self.state().queue.cancel(id);
+        self.changed();
+    }
+
+    /// Hears what a download says, until it is dropped.
+    fn watch(self: &Arc<Self>, download: &Download) {
+        let library = Arc::clone(self);
+        let mut statuses = download.watch();
+        tauri::async_runtime::spawn(async move {
+            while statuses.changed().await.is_ok() {
+                library.changed();
+            }
+        });
+    }
+
+    /// A download has changed: the next may begin, the page is told, and what must survive is saved.
+    fn changed(self: &Arc<Self>) {
+        let mut state = self.state();
+        let finished = state.queue.settle();
+        let begun = shelf::begun(&state);
+        if begun != state.saved {
+            state.saved.clone_from(&begun);
+            self.wiring.save(Save::Downloads(begun));
+        }
+        self.tell_downloads(&mut state);
+        drop(state);
+        if !finished.is_empty() {
+            let library = Arc::clone(self);
+            tauri::async_runtime::spawn(async move { library.look().await });
+        }
+    }
+}
+
+fn cache() -> HubCache {
+    Hub::from_env().cache()
+}
+
+/// What is on this computer, and the folders that the person added.
+fn find(by_hand: Vec<PathBuf>) -> (Found, Vec<PathBuf>) {
+    let (finder, trouble) = match Finder::from_env() {
+        Ok(finder) => (finder, None),
+        Err(error) => {
+            let variable = |name: &str| std::env::var_os(name);
+            let home = std::env::home_dir();
+            let finder = Finder::from_variables(&variable, home.as_deref());
+            (finder, Some(error.to_string()))
+        }
+    };
+    let finder = by_hand.into_iter().fold(finder, Finder::with_file);
+    let mut found = finder.find();
+    found.troubles.extend(trouble);
+    let folders = Folders::from_env().list().unwrap_or_default();
+    (found, folders)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, HubError> + Send + 'static,
+) -> Result<T, HubError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| {
+            Err(HubError::Bug {
+                what: error.to_string(),
+            })
+        })
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Whether Kept may remove what lies there.
+fn is_ours(place: Place) -> bool {
+    place == Place::HubCache
+}

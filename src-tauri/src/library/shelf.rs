@@ -1,0 +1,253 @@
+//! What the hub's crate has found and downloads, in the page's shapes.
+
+use std::path::Path;
+
+use kept_hub::{
+    Download, Entry, Fit, FoundModel, HubCache, Offer, Phase, Place, RepoId, Settings, Unfinished,
+};
+
+use super::{BegunDownload, State, cache, is_ours};
+use crate::contract::{
+    self, CatalogueModel, HubOffer, Library, ModelFolder, Suits, UnfinishedModel,
+};
+use crate::desk::{ModelEntry, file_name};
+use crate::sentences;
+
+/// Everything but downloads that are under way.
+pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64>) -> Library {
+    let settings = Settings::from_env();
+    let State {
+        ids,
+        found,
+        folders,
+        queue,
+        ..
+    } = state;
+    let nothing = kept_hub::Found::default();
+    let found = found.as_ref().unwrap_or(&nothing);
+    let mut shown = vec![mini()];
+    for model in &found.models {
+        let id = ids.of(&model.path);
+        shown.push(found_model(model, id, models));
+    }
+    // Those that are in the list of downloads are not shown twice.
+    let cache = HubCache::new(&settings.cache);
+    let downloads = queue.entries().iter();
+    let listed: Vec<_> = downloads
+        .flat_map(|entry| entry.transfer.files())
+        .map(|file| cache.partial(&file.repo, &file.sha256))
+        .collect();
+    let rest = found
+        .unfinished
+        .iter()
+        .filter(|one| !listed.contains(&one.path));
+    Library {
+        unfinished: rest
+            .map(|one| unfinished(one, ids.of(&one.path), &cache))
+            .collect(),
+        troubles: found
+            .troubles
+            .iter()
+            .map(|trouble| sentences::of_hub(trouble))
+            .collect(),
+        folders: folders
+            .iter()
+            .map(|folder| ModelFolder {
+                id: ids.of(folder),
+                path: at_home(folder),
+            })
+            .collect(),
+        catalogue: Entry::for_memory(free)
+            .into_iter()
+            .map(|(entry, fit)| catalogue_model(entry, fit, &shown))
+            .collect(),
+        found: shown,
+        free_memory: free,
+        offline: settings.offline,
+    }
+}
+
+fn mini() -> contract::FoundModel {
+    contract::FoundModel {
+        id: kept_engine::MINI.to_owned(),
+        name: kept_engine::MINI.to_owned(),
+        title: None,
+        architecture: None,
+        quantisation: None,
+        bytes: 0,
+        parts: 1,
+        parameters: None,
+        context: None,
+        place: "in the box".to_owned(),
+        lies: String::new(),
+        reason: None,
+        choice: Some(kept_engine::MINI.to_owned()),
+        in_box: true,
+        removable: false,
+    }
+}
+
+fn found_model(model: &FoundModel, id: String, models: &[ModelEntry]) -> contract::FoundModel {
+    let choice = models.iter().find(|m| Path::new(&m.path) == model.path);
+    contract::FoundModel {
+        id,
+        name: model.name.clone(),
+        title: model.title.clone(),
+        architecture: model.architecture.clone(),
+        quantisation: model.quantisation.clone(),
+        bytes: model.bytes,
+        parts: model.parts,
+        parameters: model.parameters,
+        context: model.context,
+        place: model.place.name().to_owned(),
+        lies: at_home(&model.path),
+        reason: (!model.supported).then(|| match &model.reason {
+            Some(reason) => sentences::not_supported(reason, &model.path),
+            None => sentences::NOT_SUPPORTED.to_owned(),
+        }),
+        choice: choice.map(|m| m.choice.id.clone()),
+        in_box: false,
+        removable: is_ours(model.place),
+    }
+}
+
+fn unfinished(one: &Unfinished, id: String, cache: &HubCache) -> UnfinishedModel {
+    UnfinishedModel {
+        id,
+        name: one.name.clone(),
+        bytes: one.bytes,
+        place: one.place.name().to_owned(),
+        ours: is_ours(one.place) && cache.partial_of(&one.path).is_some(),
+    }
+}
+
+fn catalogue_model(entry: &Entry, fit: Fit, found: &[contract::FoundModel]) -> CatalogueModel {
+    let reference = entry.reference().to_string();
+    CatalogueModel {
+        name: entry.name.clone(),
+        about_bytes: entry.about_bytes,
+        needs_bytes: entry.minimum_memory_bytes,
+        parameters: entry.parameters,
+        context: entry.context,
+        licence: entry.licence.clone(),
+        good_for: entry.good_for.clone(),
+        suits: match fit {
+            Fit::Fits => Suits::Fits,
+            Fit::Tight => Suits::Tight,
+            Fit::TooLarge => Suits::TooLarge,
+            Fit::Unknown => Suits::Unknown,
+        },
+        here: here(found, &reference),
+        reference,
+    }
+}
+
+/// The model of that name in the hub's cache.
+fn here(found: &[contract::FoundModel], reference: &str) -> Option<String> {
+    let is_it = |model: &&contract::FoundModel| model.removable && model.name == reference;
+    found.iter().find(is_it).map(|model| model.id.clone())
+}
+
+/// How weights of so many bytes suit the memory that is free: to read a document a quarter as much again is well spent.
+fn suits(bytes: u64, free: Option<u64>) -> Suits {
+    match free {
+        None => Suits::Unknown,
+        Some(free) if free >= bytes.saturating_add(bytes / 4) => Suits::Fits,
+        Some(free) if free > bytes => Suits::Tight,
+        Some(_) => Suits::TooLarge,
+    }
+}
+
+/// The models of a repository.
+pub(super) fn offers(
+    state: &mut State,
+    repo: &RepoId,
+    offers: &[Offer],
+    meant: Option<&str>,
+    free: Option<u64>,
+) -> Vec<HubOffer> {
+    let State { ids, found, .. } = state;
+    let models = found.as_ref().map_or(&[][..], |found| &found.models);
+    let offer = |offer: &Offer| {
+        let reference = format!("{repo}:{}", offer.path());
+        let is_it = |model: &&FoundModel| is_ours(model.place) && model.name == reference;
+        HubOffer {
+            file: offer.path().to_owned(),
+            bytes: offer.bytes,
+            parts: offer.parts,
+            quantisation: offer.quantisation.clone(),
+            suits: suits(offer.bytes, free),
+            meant: meant == Some(offer.path()),
+            here: models.iter().find(is_it).map(|model| ids.of(&model.path)),
+            reference,
+        }
+    };
+    offers.iter().map(offer).collect()
+}
+
+/// Every download of the list.
+pub(super) fn downloads(state: &mut State) -> Vec<contract::Download> {
+    let State { ids, queue, .. } = state;
+    let shown = queue.entries().iter().map(|entry| {
+        let path = entry.transfer.status().path;
+        entry.shown(path.map(|path| ids.of(&path)))
+    });
+    shown.collect()
+}
+
+/// Downloads of which something is on the disk, or may be: what the next start is told.
+pub(super) fn begun(state: &State) -> Vec<BegunDownload> {
+    let begun = |download: &Download| {
+        let (status, files) = (download.status(), download.files());
+        let ended = matches!(status.phase, Phase::Finished | Phase::Cancelled);
+        let reference = status.reference.parse().ok()?;
+        (!ended && !files.is_empty()).then_some(BegunDownload { reference, files })
+    };
+    let entries = state.queue.entries().iter();
+    entries.filter_map(|entry| begun(&entry.transfer)).collect()
+}
+
+/// What to call the model at `path` in menus and answers: short, and not the name of a blob.
+pub(super) fn label(state: &State, path: &Path) -> String {
+    let found = state.found.as_ref();
+    let model = found.and_then(|found| found.models.iter().find(|model| model.path == path));
+    match model {
+        Some(model) if model.place == Place::Ollama => model.name.clone(),
+        _ => file_name(path),
+    }
+}
+
+/// A path to be read: the home folder is `~`, and of a snapshot of the hub's cache the repository is enough.
+fn at_home(path: &Path) -> String {
+    let root = cache().root().to_owned();
+    let path = match path.strip_prefix(&root) {
+        Ok(rest) => rest
+            .components()
+            .next()
+            .map_or(root.clone(), |repo| root.join(repo)),
+        Err(_) => path.to_owned(),
+    };
+    let home = std::env::home_dir();
+    match home.and_then(|home| Some(path.strip_prefix(home).ok()?.to_owned())) {
+        Some(rest) => Path::new("~").join(rest).display().to_string(),
+        None => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_decides_what_suits() {
+        for (bytes, free, means) in [
+            (100, Some(125), Suits::Fits),
+            (100, Some(124), Suits::Tight),
+            (100, Some(100), Suits::TooLarge),
+            (100, None, Suits::Unknown),
+            (u64::MAX, Some(u64::MAX), Suits::Fits),
+        ] {
+            assert_eq!(suits(bytes, free), means, "{bytes} of {free:?}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The page of models: opening it, and finding its rows.
+
+use kept_tests::hub::Hub;
+use kept_tests::window::{App, Home, Launch};
+use serde_json::{Value, json};
+
+/// A hub, with its cache in the person's home, for [`Launch`].
+#[allow(dead_code)] // each story uses some
+pub fn with_hub(hub: &Hub) -> Launch {
+    let home = hub.home.path().join(".cache/huggingface");
+    Launch::plain()
+        .variable("HF_ENDPOINT", &hub.endpoint())
+        .variable("HF_HOME", home.to_str().expect("a path in UTF-8"))
+}
+
+/// Opens the window and the page of models in it.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn page_of_models<'h>(launch: &Launch, home: &'h Home) -> App<'h> {
+    let app = launch.open(home);
+    app.is_ready();
+    open_page(&app);
+    app
+}
+
+/// Opens the page of models with its key.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn open_page(app: &App<'_>) {
+    app.until("the page of models is there", |app| {
+        app.script(
+            "document.activeElement?.blur(); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'm', bubbles: true}))",
+            Value::Null,
+        );
+        (app.is_shown("models") && app.count("found") > 0).then_some(())
+    });
+}
+
+/// Does something with the row that has `name` as its `attribute`: `what` is an expression of it, `row`. `None` if there is no row.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn of_row(app: &App<'_>, rows: &str, attribute: &str, name: &str, what: &str) -> Option<Value> {
+    let script = format!(
+        "const row = $$(args[0]).find(e => (e.dataset[args[1]] || '').includes(args[2])); if (!row) return null
+         const inside = id => row.querySelector(`[data-testid=\"${{id}}\"]`); return {what}"
+    );
+    let found = app.script(&script, json!([rows, attribute, name]));
+    (!found.is_null()).then_some(found)
+}
+
+/// Clicks on something inside a row, once it can be clicked.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn click_in(app: &App<'_>, rows: &str, attribute: &str, name: &str, id: &str) {
+    app.until(&format!("{id} of {name} can be clicked"), |app| {
+        let click = format!(
+            "(e => e && !e.disabled ? (e.scrollIntoView({{block: 'center'}}), e.click(), true) : null)(inside('{id}'))"
+        );
+        of_row(app, rows, attribute, name, &click)
+    });
+}
+
+/// The text of a row.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn row_text(app: &App<'_>, rows: &str, attribute: &str, name: &str) -> Option<String> {
+    let text = of_row(app, rows, attribute, name, "row.innerText")?;
+    Some(text.as_str()?.replace(['\u{a0}', '\u{202f}'], " "))
+}
+
+/// Waits until the download of this file is in this state.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn download_is(app: &App<'_>, file: &str, state: &str) {
+    app.until(&format!("the download of {file} is {state}"), |app| {
+        let now = of_row(app, "download", "reference", file, "row.dataset.state")?;
+        (now == state).then_some(())
+    });
+}
+
+/// The page has no line wider than itself, and nothing lies over its edge.
+#[track_caller]
+#[allow(dead_code)] // each story uses some
+pub fn nothing_sticks_out(app: &App<'_>) {
+    let wide = app.script(
+        "const page = $('models'); const right = page.getBoundingClientRect().right
+         return [...page.querySelectorAll('*')].filter(e => {
+           const r = e.getBoundingClientRect(); return r.width > 1 && r.right > right + 1 }).map(e => e.outerHTML.slice(0, 120))",
+        Value::Null,
+    );
+    assert_eq!(wide, json!([]), "nothing lies over the edge");
+}

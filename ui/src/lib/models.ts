@@ -1,0 +1,142 @@
+/**
+ * The page of models in words and figures: what a row says of a model, a download, a budget. No calls and no DOM.
+ */
+import type { Download, DownloadState, FitLine, FoundModel, Inspection, Suits } from './contract'
+import { bytes, count, left, percent, plural } from './format'
+
+/** The file's name where the hub's cache names owner and repository too. */
+export function shortName(model: FoundModel): string {
+  const colon = model.name.indexOf(':')
+  if (colon < 0 || !model.name.slice(0, colon).includes('/')) return model.name
+  return (
+    model.name
+      .slice(colon + 1)
+      .split('/')
+      .at(-1) ?? model.name
+  )
+}
+
+/** `8 B`, `360 M`: numbers of a model, as people name its size. */
+export function parameters(number: number): string {
+  if (number >= 1e9) return `${(number / 1e9).toFixed(number >= 9.95e9 ? 0 : 1).replace(/\.0$/, '')} billion parameters`
+  return `${count(number / 1e6)} million parameters`
+}
+
+/** What kind of model it is: architecture, quantisation, size of its context. */
+export function kind(model: FoundModel): string {
+  const words = [model.architecture, model.quantisation].filter((word) => word !== null)
+  if (model.parameters !== null) words.push(parameters(model.parameters))
+  if (model.context !== null) words.push(`reads ${count(model.context)} tokens`)
+  if (model.parts > 1) words.push(plural(model.parts, 'file'))
+  return words.join(' · ')
+}
+
+export const SUITS: Record<Suits, string> = {
+  fits: 'Fits',
+  tight: 'Tight',
+  tooLarge: 'Too large',
+  unknown: '',
+}
+
+/** What a verdict means, with the memory that is free. */
+export function suitsMeaning(suits: Suits, free: number | null): string {
+  const now = free === null ? '' : `: ${bytes(free)} are free now`
+  switch (suits) {
+    case 'fits':
+      return `It has the memory it wants${now}`
+    case 'tight':
+      return `Its weights fit, but little is left for the document${now}`
+    case 'tooLarge':
+      return `Its weights alone do not fit${now}`
+    case 'unknown':
+      return 'The system does not say how much memory is free'
+  }
+}
+
+const MOVING: readonly DownloadState[] = ['asking', 'checking', 'downloading', 'waiting', 'queued']
+
+/** Whether there is something to pause. */
+export function moves(download: Download): boolean {
+  return MOVING.includes(download.state)
+}
+
+/** Share that is there, 0 to 1; null until it is known. */
+export function share(download: Download): number | null {
+  return download.bytesTotal > 0 ? Math.min(1, download.bytesDone / download.bytesTotal) : null
+}
+
+/** The figures of a download: how much, how fast, how long. */
+export function figures(download: Download): string {
+  const { bytesDone, bytesTotal, bytesPerSecond, secondsLeft } = download
+  if (bytesTotal === 0) return ''
+  const words = [`${bytes(bytesDone)} of ${bytes(bytesTotal)}`]
+  if (download.state === 'downloading' || download.state === 'checking') {
+    if (bytesPerSecond !== null) words.push(`${bytes(bytesPerSecond)}/s`)
+    if (secondsLeft !== null) words.push(left(secondsLeft))
+  }
+  if (download.parts > 1 && download.part > 0) words.push(`file ${download.part} of ${download.parts}`)
+  return words.join(' · ')
+}
+
+/** What a download is doing, in a few words. */
+export function doing(download: Download): string {
+  const done = share(download)
+  switch (download.state) {
+    case 'queued':
+      return 'Waits for its turn'
+    case 'asking':
+      return 'Asking the hub'
+    case 'checking':
+      return `Checking what has arrived${done === null ? '' : `, ${percent(done)}`}`
+    case 'downloading':
+      return done === null ? 'Downloading' : `Downloading, ${percent(done)}`
+    case 'waiting':
+      return 'Waiting'
+    case 'stopping':
+      return 'Stopping'
+    case 'paused':
+      return 'Paused'
+    case 'finished':
+      return 'Downloaded and checked'
+    case 'failed':
+      return 'Not finished'
+  }
+}
+
+/** `HuggingFaceTB/SmolLM2:model.gguf` as name and repository. */
+export function referenceParts(reference: string): { file: string; repository: string } {
+  const colon = reference.indexOf(':')
+  if (colon < 0) return { file: reference, repository: '' }
+  return { file: reference.slice(colon + 1), repository: reference.slice(0, colon) }
+}
+
+/** Ways to stretch a context that the page offers; the engine takes others too. */
+export const STRETCHES = ['yarn:2', 'yarn:4', 'yarn:8', 'linear:2', 'linear:4'] as const
+
+/** `YaRN, 4 times as long`. */
+export function stretchWords(stretch: string): string {
+  const [how, factor] = stretch.split(':')
+  return `${how === 'yarn' ? 'YaRN' : 'Linear'}, ${factor} times as long`
+}
+
+/** What one budget buys, in the words of a table. */
+export function lineWords(line: FitLine): { keeps: string; reads: string; pages: string; ends: string } {
+  return {
+    keeps: line.rows === null ? 'Everything' : `${count(line.rows)} rows a head`,
+    reads: line.tokens === 0 ? 'Nothing' : plural(line.tokens, 'token'),
+    pages: line.tokens === 0 ? '' : line.pages === 0 ? 'less than a page' : plural(line.pages, 'page'),
+    ends: line.wholeContext ? 'its whole context' : 'then memory ends',
+  }
+}
+
+/** Whether a model fits the memory that is free, in a sentence. */
+export function verdict(inspection: Inspection): string {
+  const { freeBytes, missingBytes, lines } = inspection
+  if (freeBytes === null) return 'The system does not say how much memory is free.'
+  if (missingBytes > 0)
+    return `${bytes(missingBytes)} of memory are missing: close other programs, or take a smaller quantisation.`
+  const full = lines.find((line) => line.rows === null)
+  if (full?.wholeContext) return `It fits, with its whole context of ${count(inspection.context)} tokens.`
+  const most = Math.max(0, ...lines.map((line) => line.tokens))
+  return `It fits. With everything kept it reads ${plural(full?.pages ?? 0, 'page')}; keeping less, up to ${count(most)} tokens.`
+}

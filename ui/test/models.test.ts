@@ -1,0 +1,229 @@
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import type { Download, FoundModel, Inspection, Library } from '../src/lib/contract'
+import { Desk } from '../src/lib/desk.svelte'
+import { Find } from '../src/lib/find.svelte'
+import { layersOf, numberOf, windowsOf } from '../src/lib/layers'
+import { MapView } from '../src/lib/map.svelte'
+import { doing, figures, kind, lineWords, parameters, shortName, stretchWords, verdict } from '../src/lib/models'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import { parted } from '../src/lib/thoughts'
+import Models from '../src/parts/models/Models.svelte'
+import Frame from './Frame.svelte'
+import { snapshot } from './given'
+
+function model(some: Partial<FoundModel> = {}): FoundModel {
+  return {
+    id: 'f1', name: 'maker/tiny-GGUF:tiny-Q8_0.gguf', title: null, architecture: 'llama', quantisation: 'Q8_0', bytes: 3 << 20, parts: 1,
+    parameters: 8.03e9, context: 8192, place: 'hub cache', lies: '~/hub', reason: null, choice: null, inBox: false, removable: true, ...some,
+  } // prettier-ignore
+}
+const mini = model({ id: 'mini', name: 'mini', choice: 'mini', inBox: true, removable: false })
+
+function download(some: Partial<Download> = {}): Download {
+  return {
+    id: 1, reference: 'maker/tiny-GGUF:tiny-Q8_0.gguf', state: 'downloading', bytesDone: 512 << 20, bytesTotal: 1 << 30,
+    bytesPerSecond: 10 << 20, secondsLeft: 51.2, part: 1, parts: 1, message: null, model: null, ...some,
+  } // prettier-ignore
+}
+
+function library(some: Partial<Library> = {}): Library {
+  return { found: [mini, model()], unfinished: [], troubles: [], folders: [], catalogue: [], freeMemory: 8e9, offline: false, ...some }
+} // prettier-ignore
+
+const inspection: Inspection = {
+  layers: 6, slidingLayers: 0, window: null, context: 8192, weightsBytes: 3 << 20, kvBytesPerThousand: 1e6, windowBytes: 0,
+  canThink: false, freeBytes: 8e9, missingBytes: 0, lines: [{ rows: null, tokens: 8191, pages: 20, peakBytes: 9e6, wholeContext: true }],
+} // prettier-ignore
+
+describe('thoughts', () => {
+  it('are apart from the answer', () => {
+    expect(parted('Just so.')).toEqual({ thoughts: null, answer: 'Just so.', open: false })
+    expect(parted('<think>\nHm.\n</think>\n\nJust so.')).toEqual({ thoughts: 'Hm.', answer: 'Just so.', open: false })
+    expect(parted('<think>\n\n</think>\n\nJust so.')).toEqual({ thoughts: null, answer: 'Just so.', open: false })
+    expect(parted('It says <think> here.').answer).toBe('It says <think> here.')
+  })
+  it('never show half a tag while they come', () => {
+    const whole = '<think>Hm, < 3.</think>So.'
+    for (let length = 0; length <= whole.length; length++) {
+      const { thoughts, answer } = parted(whole.slice(0, length))
+      expect(`${thoughts ?? ''}${answer}`).not.toMatch(/<\/?t|think|\/$/)
+    }
+    expect(parted('<think>Hm').open).toBe(true)
+    expect(parted('  <th')).toEqual({ thoughts: null, answer: '', open: true })
+    expect(parted('')).toEqual({ thoughts: null, answer: '', open: false })
+  })
+})
+
+describe('layers', () => {
+  it('keep the model’s numbers beside those of the map', () => {
+    const windows = [512, 512, null, 512, null]
+    expect(layersOf(windows, 2).map((l) => [l.number, l.layer, l.window])).toEqual([
+      [1, null, 512],
+      [2, null, 512],
+      [3, 0, null],
+      [4, null, 512],
+      [5, 1, null],
+    ])
+    expect([numberOf(windows, 0), numberOf(windows, 1)]).toEqual([3, 5])
+    expect(windowsOf(windows)).toEqual([512])
+    expect(layersOf([], 3).map((l) => l.layer)).toEqual([0, 1, 2])
+    expect(numberOf([], 2)).toBe(3)
+  })
+})
+
+describe('words about models', () => {
+  it('say what one is and where', () => {
+    expect(shortName(model())).toBe('tiny-Q8_0.gguf')
+    expect(shortName(model({ name: 'llama3.2:1b' }))).toBe('llama3.2:1b')
+    expect(kind(model())).toBe('llama · Q8_0 · 8 billion parameters · reads 8,192 tokens')
+    expect([parameters(362e6), parameters(1.7e9), parameters(12.2e9)]).toEqual([
+      '362 million parameters',
+      '1.7 billion parameters',
+      '12 billion parameters',
+    ])
+    expect(stretchWords('yarn:4')).toBe('YaRN, 4 times as long')
+  })
+  it('say how far a download is', () => {
+    expect(doing(download())).toBe('Downloading, 50 %')
+    expect(figures(download())).toBe('512 MiB of 1.0 GiB · 10.0 MiB/s · 55 s left')
+    expect(figures(download({ state: 'paused' }))).toBe('512 MiB of 1.0 GiB')
+    expect(figures(download({ bytesTotal: 0, state: 'asking' }))).toBe('')
+    expect(doing(download({ state: 'checking' }))).toBe('Checking what has arrived, 50 %')
+  })
+  it('say whether it fits', () => {
+    expect(verdict(inspection)).toBe('It fits, with its whole context of 8,192 tokens.')
+    expect(verdict({ ...inspection, missingBytes: 3 * 2 ** 30 })).toContain('3.0 GiB of memory are missing')
+    expect(verdict({ ...inspection, freeBytes: null })).toContain('does not say')
+    expect(lineWords({ rows: 512, tokens: 300, pages: 0, peakBytes: 1, wholeContext: false })).toEqual({
+      keeps: '512 rows a head',
+      reads: '300 tokens',
+      pages: 'less than a page',
+      ends: 'then memory ends',
+    })
+  })
+})
+
+describe('the page of models', () => {
+  let asked: { name: string; args: Record<string, unknown> }[]
+  let answers: Record<string, (args: Record<string, unknown>) => unknown>
+  let shown: Record<string, unknown> | null = null
+
+  beforeEach(() => {
+    asked = []
+    answers = { inspect_model: () => inspection }
+    mockIPC((name, args) => {
+      asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
+      return answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null
+    })
+  })
+  afterEach(async () => {
+    if (shown) await unmount(shown)
+    shown = null
+    clearMocks()
+    document.body.replaceChildren()
+  })
+
+  function show(some: Partial<Library> = {}, downloads: Download[] = []): Desk {
+    const desk = new Desk()
+    desk.load(snapshot())
+    desk.apply({ event: 'library', library: library(some) })
+    desk.apply({ event: 'downloads', downloads })
+    const given: Kept = {
+      desk,
+      actions: new Actions(desk),
+      text: new TextStore(calls.documentText),
+      map: new MapView(calls, (problem) => expect.fail(String(problem))),
+      reader: new Reader(),
+      find: new Find(),
+      open: () => {},
+      compose: () => {},
+    }
+    const part = Models as unknown as Component<never>
+    shown = mount(Frame, { target: document.body, props: { given, part, props: { close: () => {} } } })
+    flushSync()
+    return desk
+  }
+  const all = (testid: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${testid}]`)]
+  const named = (name: string) => asked.filter((call) => call.name === name).map((call) => call.args)
+  async function click(testid: string, at = 0) {
+    all(testid)[at]!.click()
+    await settle()
+  }
+  async function settle() {
+    await new Promise((resolve) => setTimeout(resolve, 0))
+    flushSync()
+  }
+
+  it('looks when it opens, marks the one in use, and uses another by its id', async () => {
+    show()
+    expect(named('look_for_models')).toHaveLength(1)
+    expect(all('found').map((row) => row.dataset['inUse'])).toEqual(['true', 'false'])
+    await click('use-model', 1)
+    expect(named('use_model')).toEqual([{ id: 'f1', stretch: null }])
+  })
+
+  it('says why a model cannot be opened, and does not offer it', () => {
+    show({ found: [mini, model({ reason: 'The architecture ‘x’ is not supported.' })] })
+    expect(all('found-reason')[0]!.textContent).toContain('not supported')
+    expect((all('use-model')[1] as HTMLButtonElement).disabled).toBe(true)
+  })
+
+  it('asks what a model can read when its row is opened, and again stretched', async () => {
+    show()
+    await click('found-more', 1)
+    expect(all('verdict')[0]!.textContent).toContain('It fits')
+    const stretch = all('stretch')[0] as HTMLSelectElement
+    stretch.value = 'yarn:4'
+    stretch.dispatchEvent(new Event('change', { bubbles: true }))
+    await settle()
+    expect(named('inspect_model')).toEqual([
+      { id: 'f1', stretch: null },
+      { id: 'f1', stretch: 'yarn:4' },
+    ])
+    await click('use-stretched')
+    expect(named('use_model')).toEqual([{ id: 'f1', stretch: 'yarn:4' }])
+  })
+
+  it('removes and gives up only after a second click', async () => {
+    show({}, [download({ state: 'paused' })])
+    await click('download-cancel')
+    expect(named('cancel_download')).toEqual([])
+    await click('download-cancel')
+    expect(named('cancel_download')).toEqual([{ id: 1 }])
+    await click('found-more', 1)
+    await click('remove-model')
+    expect(named('remove_model')).toEqual([])
+    await click('remove-model')
+    expect(named('remove_model')).toEqual([{ id: 'f1' }])
+  })
+
+  it('tells a screen reader once when a download has ended', () => {
+    const desk = show({}, [download()])
+    desk.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
+    expect(desk.announcement).toBe('tiny-Q8_0.gguf is downloaded')
+    desk.announcement = ''
+    desk.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
+    expect(desk.announcement).toBe('')
+  })
+
+  it('asks the hub for a name, and says a refusal beside it', async () => {
+    show()
+    answers['hub_offers'] = () => {
+      throw 'There is no repository ‘a/b’.'
+    }
+    const field = all('hub-name')[0] as HTMLInputElement
+    field.value = ' a/b '
+    field.dispatchEvent(new InputEvent('input', { bubbles: true }))
+    flushSync()
+    await click('hub-ask')
+    expect(named('hub_offers')).toEqual([{ name: 'a/b' }])
+    expect(all('hub-problem')[0]!.textContent).toContain('no repository')
+    expect(field.getAttribute('aria-invalid')).toBe('true')
+  })
+})
