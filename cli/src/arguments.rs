@@ -12,7 +12,7 @@ use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{Engine, Limits, Method, Sampling, Streaming};
 
 pub use self::models::{
-    FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveArguments,
+    FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
 };
 use crate::model::model_path;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kept_hub::{Finder, FoundModel, HubCache, HubError, Place};
 use serde_json::json;
 
-use crate::arguments::RemoveArguments;
+use crate::arguments::RemoveModelArguments;
 use crate::output::{self, bytes};
 
 /// What is to be removed.
@@ -16,7 +16,7 @@ struct Doomed {
     bytes: u64,
 }
 
-pub fn run(arguments: &RemoveArguments) -> anyhow::Result<()> {
+pub fn run(arguments: &RemoveModelArguments) -> anyhow::Result<()> {
     let finder = Finder::from_env()?;
     let doomed = match arguments.unfinished {
         true => unfinished(&finder, arguments.name.as_deref())?,

@@ -17,7 +17,7 @@ pub enum ModelsCommand {
     /// No longer look for models in a folder that was added.
     Forget(FolderArguments),
     /// Remove a model from the hub's cache.
-    Remove(RemoveArguments),
+    Remove(RemoveModelArguments),
     /// Print what is in a GGUF file.
     Inspect(InspectArguments),
 }
@@ -85,7 +85,7 @@ Examples:
   kept models remove --unfinished                        of every such download
 
 Only what lies in the cache folder of the hub's tools is removed; models of other programs are theirs to remove.")]
-pub struct RemoveArguments {
+pub struct RemoveModelArguments {
     /// The model, as `kept models list` names it.
     #[arg(value_name = "NAME", required_unless_present = "unfinished")]
     pub name: Option<String>,
