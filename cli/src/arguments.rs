@@ -573,6 +573,12 @@ pub struct BenchArguments {
     /// Read in streaming mode, any number of tokens.
     #[arg(long)]
     pub streaming: bool,
+    /// Read nothing: write over a cache as the method leaves it after N tokens, filled with drawn numbers.
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_tokens", "streaming"])]
+    pub after: Option<usize>,
+    /// Measure only how fast this machine copies and reads memory.
+    #[arg(long)]
+    pub bandwidth: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

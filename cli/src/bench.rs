@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use kept_engine::kernels::{Stop, allocations, settled_allocations, threads};
-use kept_engine::models::RopeTable;
+use kept_engine::kernels::{Stop, allocations, argmax, bandwidth, settled_allocations, threads};
+use kept_engine::models::{Config, RopeTable};
 use kept_engine::policies::{Budget, Policy, PromptShape};
 use kept_engine::{
-    CompactCache, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Stream,
+    CompactCache, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, drawn_cache,
     peak_resident_bytes, resident_bytes,
 };
 use serde::Serialize;
@@ -24,6 +24,8 @@ struct BenchJson {
     threads: usize,
     simd: String,
     prompt_tokens: usize,
+    /// Whether the prompt was not read: its rows are drawn numbers.
+    drawn: bool,
     decode_tokens: usize,
     prefill_seconds: f64,
     select_seconds: f64,
@@ -37,6 +39,13 @@ struct BenchJson {
     ledger_peak_bytes: u64,
     /// Memory of this process before the model was opened.
     base_bytes: Option<u64>,
+    /// One layer's keys and values of the whole prompt, while it is read.
+    layer_kv_bytes: u64,
+    /// The residual stream of the whole prompt, while it is read.
+    residual_bytes: u64,
+    /// What reading a token moves at least: weights once a chunk, keys and values written once and read by every chunk behind them.
+    bytes_per_read_token: f64,
+    /// What writing a token moves at least: weights and kept rows.
     bytes_per_token: u64,
     bandwidth_gbs: f64,
     allocations_per_token: f64,
@@ -50,7 +59,7 @@ struct Asked<'a> {
     room: usize,
 }
 
-/// What was read, whole or in streaming.
+/// What was read, whole or in streaming, or drawn.
 struct Read {
     cache: CompactCache,
     hidden: Vec<f32>,
@@ -92,6 +101,30 @@ impl Asked<'_> {
             positions,
             ledger: outcome.ledger,
             selecting: outcome.selecting,
+        })
+    }
+
+    /// Reads nothing.
+    fn drawn(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
+        let (model, n) = (self.engine.model(), self.ids.len());
+        let budget = self
+            .engine
+            .rows_for(policy, self.budget, &PromptShape::of(n))?;
+        let (cache, rows) = drawn_cache(model, policy, n, budget, self.room)?;
+        Ok(Read {
+            ledger: MemoryLedger {
+                weights: model.weights_bytes(),
+                kept_rows: cache.allocated_bytes(),
+                tables: cache.table_bytes() + policy.bytes(),
+                ..MemoryLedger::default()
+            },
+            cache,
+            hidden: vec![1.0; model.config().width],
+            rows,
+            budget,
+            positions: n + self.room,
+            selecting: Duration::ZERO,
+            seconds: 0.0,
         })
     }
 
@@ -142,10 +175,49 @@ impl Asked<'_> {
     }
 }
 
+#[derive(Serialize)]
+struct BandwidthJson {
+    threads: usize,
+    /// Bytes read and bytes written, both counted.
+    copy_gbs: f64,
+    read_gbs: f64,
+}
+
+fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
+    threads::configure(arguments.engine.threads);
+    let found = bandwidth();
+    let report = BandwidthJson {
+        threads: threads::count(),
+        copy_gbs: found.copy / 1e9,
+        read_gbs: found.read / 1e9,
+    };
+    if arguments.json {
+        return output::print_json(&report);
+    }
+    output::print_text(&format!(
+        "copying {:.1} GB/s, reading {:.1} GB/s, {} threads\n",
+        report.copy_gbs, report.read_gbs, report.threads
+    ))
+}
+
+fn bytes_per_read_token(config: &Config, weights: u64, n: usize) -> f64 {
+    let chunk = Prefill::CHUNK;
+    let row = (config.layers * config.kv_width() * 2 * size_of::<f32>()) as f64;
+    let passed: usize = (0..n)
+        .step_by(chunk)
+        .map(|first| n.min(first + chunk))
+        .sum();
+    (weights as f64 * n.div_ceil(chunk) as f64 + row * (n + passed) as f64) / n as f64
+}
+
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
+    if arguments.bandwidth {
+        return measure_bandwidth(arguments);
+    }
     let method = arguments.engine.method()?;
     let budget = arguments.engine.budget()?;
-    let (n, decode_tokens) = (arguments.prompt_tokens, arguments.decode_tokens);
+    let n = arguments.after.unwrap_or(arguments.prompt_tokens);
+    let decode_tokens = arguments.decode_tokens;
     ensure!(
         n > 0 && decode_tokens > 1,
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} measure nothing; give at least 1 and 2"
@@ -155,8 +227,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let model = engine.model();
     let vocabulary = model.config().vocab;
     let context = model.config().context;
+    // No context is too short for rows that nobody read.
     ensure!(
-        arguments.streaming || n.saturating_add(decode_tokens) <= context,
+        arguments.after.is_some()
+            || arguments.streaming
+            || n.saturating_add(decode_tokens) <= context,
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
     );
     // Spread over the vocabulary, away from the control tokens at its start.
@@ -176,6 +251,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         room: decode_tokens,
     };
     let read = match arguments.streaming {
+        _ if arguments.after.is_some() => asked.drawn(&mut *policy),
         true => asked.stream(&mut *policy, &bar, &stop),
         false => asked.prefill(&mut *policy, &bar, &stop),
     };
@@ -197,7 +273,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         if stop.is_requested() {
             return Err(kept_engine::EngineError::Stopped.into());
         }
-        decoder.step(id, None);
+        std::hint::black_box(argmax(decoder.step(id, None)));
         steps += 1;
     }
     let decode_seconds = started.elapsed().as_secs_f64();
@@ -211,10 +287,14 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         threads: threads::count(),
         simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),
         prompt_tokens: n,
+        drawn: arguments.after.is_some(),
         decode_tokens,
         prefill_seconds,
         select_seconds: read.selecting.as_secs_f64(),
-        prefill_tokens_per_second: n as f64 / prefill_seconds,
+        prefill_tokens_per_second: match prefill_seconds > 0.0 {
+            true => n as f64 / prefill_seconds,
+            false => 0.0,
+        },
         decode_tokens_per_second: decode_speed,
         weights_bytes: model.weights_bytes(),
         kv_bytes,
@@ -223,16 +303,35 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         peak_bytes: peak_resident_bytes(),
         ledger_peak_bytes: ledger.peak(),
         base_bytes,
+        layer_kv_bytes: ledger.layer_kv,
+        residual_bytes: ledger.residual,
+        bytes_per_read_token: bytes_per_read_token(model.config(), model.weights_bytes(), n),
         bytes_per_token,
         bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
         allocations_per_token: allocated as f64 / f64::from(steps),
     };
-    if arguments.json {
-        return output::print_json(&report);
+    match arguments.json {
+        true => output::print_json(&report),
+        false => print(&report),
     }
+}
+
+fn print(report: &BenchJson) -> anyhow::Result<()> {
+    let reading = match report.drawn {
+        true => format!(
+            "nothing: {} tokens of drawn rows",
+            count(report.prompt_tokens)
+        ),
+        false => format!(
+            "{:>9.1} tokens/s   {} tokens, {:.1} % of it selecting",
+            report.prefill_tokens_per_second,
+            count(report.prompt_tokens),
+            100.0 * report.select_seconds / report.prefill_seconds
+        ),
+    };
     output::print_text(&format!(
         "{} · {} · {} rows · {} threads ({})\n\
-         reading    {:>9.1} tokens/s   {} tokens, {:.1} % of it selecting\n\
+         reading    {reading}\n\
          answering  {:>9.1} tokens/s   {:.1} GB/s, {} a token, {:.1} allocations a token\n\
          memory     weights {}, cache {} of {}, scratch {}, peak {} (expected {})\n",
         report.model,
@@ -240,9 +339,6 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         count(report.budget_rows),
         report.threads,
         report.simd,
-        report.prefill_tokens_per_second,
-        count(n),
-        100.0 * report.select_seconds / report.prefill_seconds,
         report.decode_tokens_per_second,
         report.bandwidth_gbs,
         bytes(report.bytes_per_token),

@@ -10,6 +10,7 @@
 mod classes;
 mod compact;
 mod decode;
+mod drawn;
 mod error;
 mod estimate;
 mod event;
@@ -42,6 +43,7 @@ mod writing;
 
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
+pub use drawn::drawn_cache;
 pub use error::EngineError;
 pub use estimate::Estimate;
 pub use event::{Event, Phase, Progress};

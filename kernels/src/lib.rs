@@ -14,13 +14,15 @@
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
 //! - `threads.rs`, `pool.rs`, `stop.rs`: the pool that kernels share, and how to interrupt them.
-//! - `mapped.rs`: weights as a file mapping.
+//! - `mapped.rs`: weights as a file mapping; `quantised/`: products with those of them that are quantised.
+//! - `bandwidth.rs`: how fast the machine moves memory, for benchmarks.
 //!
-//! What is absent on purpose: models, policies, quantised weights, tensors with a shape at run time. Everything is an
+//! What is absent on purpose: models, policies, tensors with a shape at run time. Everything is an
 //! f32 slice with its shape in the documentation, and a wrong shape is a panic that names the values.
 
 #![warn(missing_docs)]
 
+mod bandwidth;
 mod classes;
 mod counting;
 mod decode;
@@ -31,6 +33,7 @@ mod packed;
 mod panel;
 mod pool;
 mod prefill;
+mod quantised;
 pub mod reference;
 mod rows;
 mod simd;
@@ -41,6 +44,7 @@ mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use bandwidth::{Bandwidth, bandwidth};
 pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };
@@ -55,6 +59,7 @@ pub use measure::{
 };
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
+pub use quantised::QuantisedRows;
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};

@@ -6,11 +6,11 @@ use crate::simd::Lanes;
 
 /// Eight lanes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(__m256);
+pub(crate) struct Avx2(pub(crate) __m256);
 
 /// Sixteen lanes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(__m512);
+pub(crate) struct Avx512(pub(crate) __m512);
 
 /// One method per line: name, arguments, and the intrinsic's result.
 macro_rules! methods {

@@ -21,7 +21,7 @@ fn main() {
         model.config()
     );
     println!(
-        "weights {} MB, tiles of a layer {} MB",
+        "weights {} MB, f32 copies of a layer {} MB",
         model.weights_bytes() >> 20,
         model.layer_tiles_bytes() >> 20
     );

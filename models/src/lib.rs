@@ -18,6 +18,7 @@ mod error;
 pub mod gguf;
 mod marks;
 mod model;
+mod pass;
 mod pieces;
 mod pretokenize;
 mod rope;
@@ -34,9 +35,10 @@ pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,
 };
-pub use decoder::{LayerPass, RowScratch};
+pub use decoder::RowScratch;
 pub use error::ModelError;
 pub use model::Model;
+pub use pass::LayerPass;
 pub use rope::RopeTable;
 pub use template::{ChatTemplate, Message};
 pub use tokenizer::{StreamDecoder, TokenizedText, Tokenizer};

@@ -233,9 +233,15 @@ impl Model {
         self.gguf.tensor_bytes()
     }
 
-    /// About how many bytes the tiles of the largest layer take during prefill, above the weights.
+    /// Bytes of the f32 copies of one layer's weights during prefill, where these are not quantised; 0 in most models.
     pub fn layer_tiles_bytes(&self) -> u64 {
-        let layer = |layer: &Layer| layer.matrices().into_iter().map(weights::tiles_bytes).sum();
+        let layer = |layer: &Layer| {
+            layer
+                .matrices()
+                .into_iter()
+                .map(weights::copied_bytes)
+                .sum()
+        };
         self.layers.iter().map(layer).max().unwrap_or(0)
     }
 }

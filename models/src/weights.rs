@@ -1,10 +1,9 @@
-//! Weights in the two forms that computing needs: mapped blocks for one row, and candle's tiles for many.
+//! Weights out of a file: matrices that stay where they lie, vectors that are copied out, and f32 copies of matrices in floating point.
 //!
-//! Decode multiplies one row with the blocks where they lie in the file: no memory, no allocation. Prefill multiplies
-//! many rows, for which candle repacks weights into tiles (`candle_core::quantized::repack_x86`) on first use; tiles
-//! are as large as the weights, so they are made for one layer at a time and dropped with it.
+//! Quantised matrices are multiplied from the file's pages, with one row or with many (`kept_kernels::mapped`). Those in F16, BF16 and
+//! F32 are multiplied there with a few rows; for many rows they are copied as f32 for candle, one layer at a time, and dropped with it.
 //!
-//! A large matrix is cut into panels of rows: threads repack and multiply them side by side (candle has one thread, see
+//! A large copy is cut into panels of rows: threads copy and multiply them side by side (candle has one thread, see
 //! `kept_kernels::threads`), and it bounds the time until a request to stop is answered.
 //!
 //! ```text
@@ -13,25 +12,25 @@
 //!                                         panel 1: rows 2048..4096
 //! ```
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Tensor};
+use candle_core::{Device, Tensor};
 use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{Stop, Stopped, threads};
 
 use crate::ModelError;
 use crate::gguf::{Gguf, TensorInfo};
 
-/// Rows of inputs that are multiplied in one go.
-pub(crate) const BLOCK_ROWS: usize = 128;
+/// Rows of inputs that are multiplied with a copy in one go.
+const BLOCK_ROWS: usize = 128;
 /// Numbers in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between looks at the stop flag.
 const PANEL_NUMBERS: usize = 8 << 20;
 /// Numbers from which a matrix is worth several panels.
 const SHARED_NUMBERS: usize = 1 << 16;
-/// Rows below which repacking costs more than the tiles save.
+/// Rows below which a copy costs more than it saves.
 const FEW_ROWS: usize = 8;
-/// Output columns that candle's tiles come in.
+/// Rows that candle multiplies together.
 const TILE_ROWS: usize = 16;
 
 fn tensor<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorInfo, ModelError> {
@@ -123,169 +122,89 @@ pub(crate) fn vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, Mo
     Ok(out)
 }
 
-/// Inputs of a multiplication, kept in the storage that candle takes, `[rows, cols]`.
-pub(crate) struct Inputs {
-    storage: CpuStorage,
-    cols: usize,
-}
-
-impl Inputs {
-    pub(crate) fn new(rows: usize, cols: usize) -> Inputs {
-        Inputs {
-            storage: CpuStorage::F32(vec![0.0; rows * cols]),
-            cols,
-        }
-    }
-
-    /// The first `rows` rows.
-    pub(crate) fn rows(&self, rows: usize) -> &[f32] {
-        match &self.storage {
-            CpuStorage::F32(numbers) => &numbers[..rows * self.cols],
-            _ => unreachable!("made as F32 above"),
-        }
-    }
-
-    /// The first `rows` rows, to be written.
-    pub(crate) fn rows_mut(&mut self, rows: usize) -> &mut [f32] {
-        match &mut self.storage {
-            CpuStorage::F32(numbers) => &mut numbers[..rows * self.cols],
-            _ => unreachable!("made as F32 above"),
-        }
-    }
-}
-
-impl Inputs {
-    /// Copy rows of `cols` numbers in, leaving the zeros behind each row.
-    fn fill(&mut self, rows: &[f32], cols: usize) {
-        let to = self.cols;
-        let m = rows.len() / cols;
-        for (from, to) in rows
-            .chunks_exact(cols)
-            .zip(self.rows_mut(m).chunks_exact_mut(to))
-        {
-            to[..cols].copy_from_slice(from);
-        }
-    }
-}
-
-/// A matrix made ready to be multiplied with many rows.
-pub(crate) struct Tiles<'a> {
+/// A matrix of floating-point numbers made ready to be multiplied with many rows: f32 copies, which candle multiplies.
+pub(crate) struct Floats<'a> {
     matrix: &'a MappedMatrix,
     /// Rows of a panel; the last may have fewer.
     panel_rows: usize,
-    /// Made when first multiplied. Empty when so few rows come that the mapped blocks are used.
-    panels: Vec<OnceLock<Panel>>,
-    /// Inputs filled up with zeros, when the panels have more columns than the matrix.
-    padded: Option<Inputs>,
+    /// `[cols, rows of the panel]`, made when first multiplied. Empty when so few rows come that the mapped numbers are used, and
+    /// for quantised matrices.
+    panels: Vec<OnceLock<Tensor>>,
 }
 
-enum Panel {
-    Quantised(QTensor),
-    /// `[cols, rows of the panel]`, a transposed view of f32 copies: candle multiplies float types only as f32.
-    Float(Tensor),
-}
-
-impl<'a> Tiles<'a> {
+impl<'a> Floats<'a> {
     /// Panels of `matrix` for calls of up to `max_rows` rows.
-    pub(crate) fn new(matrix: &'a MappedMatrix, max_rows: usize) -> Tiles<'a> {
+    pub(crate) fn new(matrix: &'a MappedMatrix, max_rows: usize) -> Floats<'a> {
         let panel_rows = panel_rows(matrix);
-        let panels = match max_rows < FEW_ROWS {
+        let panels = match max_rows < FEW_ROWS || matrix.is_quantised() {
             true => 0,
             false => matrix.rows().div_ceil(panel_rows),
         };
-        let padded = (panels > 0 && matrix.panel_cols() != matrix.cols())
-            .then(|| Inputs::new(max_rows.min(BLOCK_ROWS), matrix.panel_cols()));
-        Tiles {
+        Floats {
             matrix,
             panel_rows,
             panels: (0..panels).map(|_| OnceLock::new()).collect(),
-            padded,
         }
     }
 
-    /// No panels: the blocks are multiplied where they lie.
-    pub(crate) fn mapped(matrix: &'a MappedMatrix) -> Tiles<'a> {
-        Tiles {
+    /// No copies: the numbers are multiplied where they lie.
+    pub(crate) fn mapped(matrix: &'a MappedMatrix) -> Floats<'a> {
+        Floats {
             matrix,
             panel_rows: matrix.rows(),
             panels: Vec::new(),
-            padded: None,
         }
     }
 
-    /// `out[m, rows] = inputs[m, cols] * matrix^T` for at most [`BLOCK_ROWS`] rows.
+    /// `out[m, rows] = inputs[m, cols] * matrix^T`.
     ///
     /// # Errors
     /// [`Stopped`], and then `out` is half-written.
     pub(crate) fn multiply(
-        &mut self,
-        m: usize,
-        inputs: &Inputs,
+        &self,
+        inputs: &[f32],
         out: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        stop.check()?;
-        if self.panels.is_empty() {
-            self.matrix.multiply(m, inputs.rows(m), out);
-            return Ok(());
-        }
-        let inputs = match &mut self.padded {
-            Some(padded) => {
-                padded.fill(inputs.rows(m), inputs.cols);
-                padded
+        let (rows, cols) = (self.matrix.rows(), self.matrix.cols());
+        let blocks = inputs.chunks(BLOCK_ROWS * cols);
+        for (inputs, out) in blocks.zip(out.chunks_mut(BLOCK_ROWS * rows)) {
+            stop.check()?;
+            let m = inputs.len() / cols;
+            if self.panels.is_empty() {
+                self.matrix.multiply(m, inputs, out);
+                continue;
             }
-            None => inputs,
-        };
-        let (panels, rows) = (&self.panels, self.panel_rows);
-        let product = |p: usize| {
-            let last = self.matrix.rows().min((p + 1) * rows);
-            panels[p]
-                .get_or_init(|| Panel::new(self.matrix.panel(p * rows..last)))
-                .multiply(m, inputs)
-        };
-        let products = side_by_side(panels.len(), product, stop)?;
-        for (p, product) in products.iter().enumerate() {
-            scatter(product, m, p * rows, self.matrix.rows(), out);
+            let product = |p: usize| {
+                let first = p * self.panel_rows;
+                let last = rows.min(first + self.panel_rows);
+                let panel = self.panels[p].get_or_init(|| panel(self.matrix, first..last));
+                let product = Tensor::from_slice(inputs, (m, cols), &Device::Cpu)
+                    .and_then(|inputs| inputs.matmul(panel)?.flatten_all()?.to_vec1());
+                product.expect("shapes were checked when the model was opened")
+            };
+            let products = side_by_side(self.panels.len(), product, stop)?;
+            for (p, product) in products.iter().enumerate() {
+                scatter(product, m, p * self.panel_rows, rows, out);
+            }
         }
         Ok(())
     }
 }
 
-impl Panel {
-    fn new(panel: QTensor) -> Panel {
-        const FINE: &str = "a panel is a matrix of a type that candle converts";
-        match panel.dtype() {
-            GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => Panel::Float(
-                panel
-                    .dequantize(&Device::Cpu)
-                    .and_then(|t| t.t())
-                    .expect(FINE),
-            ),
-            _ => Panel::Quantised(panel),
-        }
+/// Some rows of a matrix, turned: `[cols, rows]`, a view.
+fn panel(matrix: &MappedMatrix, rows: Range<usize>) -> Tensor {
+    let cols = matrix.cols();
+    let mut numbers = vec![0.0; rows.len() * cols];
+    for (row, out) in rows.clone().zip(numbers.chunks_exact_mut(cols)) {
+        matrix.row_to_f32(row, out);
     }
-
-    /// `[m, rows of the panel]`
-    fn multiply(&self, m: usize, inputs: &Inputs) -> Vec<f32> {
-        const FINE: &str = "shapes were checked when the model was opened";
-        match self {
-            Panel::Quantised(panel) => {
-                let layout = Layout::contiguous((m, inputs.cols));
-                match panel.cpu_fwd(&inputs.storage, &layout).expect(FINE) {
-                    (CpuStorage::F32(product), _) => product,
-                    _ => unreachable!("f32 inputs give f32 products"),
-                }
-            }
-            Panel::Float(panel) => {
-                let product = Tensor::from_slice(inputs.rows(m), (m, inputs.cols), &Device::Cpu)
-                    .and_then(|inputs| inputs.matmul(panel)?.flatten_all()?.to_vec1());
-                product.expect(FINE)
-            }
-        }
-    }
+    Tensor::from_vec(numbers, (rows.len(), cols), &Device::Cpu)
+        .and_then(|panel| panel.t())
+        .expect("as many numbers as rows and columns")
 }
 
-/// `product(0..panels)`, each on one thread: candle repacks a panel when it is first used, and multiplies.
+/// `product(0..panels)`, each on one thread: a panel is copied when it is first used, and multiplied by candle.
 fn side_by_side(
     panels: usize,
     product: impl Fn(usize) -> Vec<f32> + Sync,
@@ -314,24 +233,17 @@ fn panel_rows(matrix: &MappedMatrix) -> usize {
     if matrix.rows() * matrix.cols() < SHARED_NUMBERS {
         return matrix.rows();
     }
-    // At least a panel for each thread, so that all of them repack.
+    // At least a panel for each thread, so that all of them copy.
     let share = matrix.rows().div_ceil(kept_kernels::threads::count());
     let most = PANEL_NUMBERS / matrix.cols() / TILE_ROWS * TILE_ROWS;
     most.clamp(TILE_ROWS, share.next_multiple_of(TILE_ROWS))
 }
 
-/// About how many bytes a matrix takes as tiles (see candle's `TileQ4K`, `TileQ6K`, `TileQ8_0`).
-pub(crate) fn tiles_bytes(matrix: &MappedMatrix) -> u64 {
-    let numbers = (matrix.rows() * matrix.panel_cols()) as u64;
-    match matrix.dtype() {
-        GgmlDType::Q8_0 if matrix.panel_cols() == matrix.cols() => numbers * 17 / 16,
-        GgmlDType::Q4K => numbers * 3 / 4,
-        GgmlDType::Q6K => numbers * 5 / 4,
-        // A copy as Q8_0 and its tiles.
-        GgmlDType::Q4_0 | GgmlDType::Q8_0 => numbers * 17 / 8,
-        GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => numbers * 4,
-        // No tiles: the mapped blocks are used.
-        _ => 0,
+/// Bytes that a matrix takes as [`Floats`].
+pub(crate) fn copied_bytes(matrix: &MappedMatrix) -> u64 {
+    match matrix.is_quantised() {
+        true => 0,
+        false => (matrix.rows() * matrix.cols() * size_of::<f32>()) as u64,
     }
 }
 

@@ -113,9 +113,10 @@ fn many_rows_are_the_rows_one_by_one() {
             });
             let (many, one) = (batched(&model, &ids[..n]), row_wise(&model, &ids[..n]));
             let distance = relative_distance(&many, &one);
-            // Quantised inputs have one scale for 256 numbers in candle's tiles, for 32 in its Q8_0 and Q4_0 rows.
+            // Quantised weights round their inputs: sums in another order differ in the last bit, and now and then an input that lies
+            // between two bytes becomes the other one. Half floats round the inputs of one row, and not those of many.
             let most = if kind.starts_with('Q') {
-                3e-2
+                2e-2
             } else if kind == "F32" {
                 1e-5
             } else {

@@ -107,6 +107,11 @@ pub struct Cut<'a> {
     pub budget: usize,
 }
 
+impl Prefill<'_> {
+    /// Tokens that run through a layer together, unless a reading says otherwise.
+    pub const CHUNK: usize = CHUNK;
+}
+
 impl<'a> Prefill<'a> {
     /// Reading `ids` with the usual chunks, for an answer of up to `room` tokens.
     pub fn new(

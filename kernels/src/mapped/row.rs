@@ -1,8 +1,7 @@
-//! A few rows times a matrix: the product of decoding, on our own pool.
+//! A few rows times a matrix in floating point, on our own pool: products of decoding. Quantised matrices are `quantised/`'s.
 //!
 //! candle multiplies such rows too, but on its pool, which waits for each of its threads; on a busy machine that is a time slice
-//! for every product of every token. The arithmetic is candle's: its dot products of quantised blocks, four of the matrix's rows
-//! at a time.
+//! for every product of every token. The arithmetic is candle's: its dot products, four of the matrix's rows at a time.
 
 use std::cell::RefCell;
 

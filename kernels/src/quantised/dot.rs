@@ -1,0 +1,476 @@
+//! One input times rows of the matrix where they lie in the file: the inner loop of answering.
+//!
+//! Rows are read one after the other, so that memory is: four rows side by side were a third as fast, as their pieces are too short for
+//! the processor to foresee them. What comes next is asked for ahead of time. The formats that models come in are taken apart in registers ([`x86`]); the others,
+//! and all of them where there are no vectors of bytes, go by their description in `format.rs`.
+
+use super::format::{self, Format, Unpacked};
+use super::ints::ByteLevel;
+use super::rows::{BLOCK, Row};
+
+/// Rows of the matrix that are handed over together.
+pub(super) const ROWS: usize = 4;
+
+/// A format whose rows can be multiplied with one input.
+pub(super) trait Dots: Format {
+    /// Dot products of four rows, each of whole blocks, with an input of as many numbers, at `level`.
+    ///
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS];
+}
+
+/// The same row by row, in plain loops: the specification.
+pub(super) fn plain<F: Format>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+    rows.map(|row| plain_row::<F>(row, input))
+}
+
+#[inline(always)]
+fn plain_row<F: Format>(row: &[u8], input: Row<'_>) -> f32 {
+    let mut unpacked = Unpacked::new();
+    let mut sum = 0.0;
+    for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
+        F::unpack(block, &mut unpacked);
+        for group in 0..F::NUMBERS / F::GROUP {
+            let at = b * F::NUMBERS + group * F::GROUP;
+            let quants = unpacked.quants[group * F::GROUP..][..F::GROUP].iter();
+            let bytes = &input.bytes[at..at + F::GROUP];
+            let products = quants
+                .zip(bytes)
+                .map(|(&q, &x)| (i32::from(q) - F::OFFSET) * i32::from(x));
+            let product: i32 = products.sum();
+            let level = input.scales[at / BLOCK];
+            sum += product as f32 * unpacked.scales[group] * level;
+            if F::MINS {
+                let total: i32 = bytes.iter().map(|&x| i32::from(x)).sum();
+                sum -= unpacked.mins[group] * level * total as f32;
+            }
+        }
+    }
+    sum
+}
+
+macro_rules! by_description {
+    ($($format:ident)*) => {$(
+        impl Dots for format::$format {
+            unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                #[cfg(target_arch = "x86_64")]
+                #[target_feature(enable = "avx2,fma,f16c")]
+                unsafe fn wide(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                    // No closure: it would be compiled without the instructions.
+                    let [a, b, c, d] = rows;
+                    [
+                        plain_row::<format::$format>(a, input),
+                        plain_row::<format::$format>(b, input),
+                        plain_row::<format::$format>(c, input),
+                        plain_row::<format::$format>(d, input),
+                    ]
+                }
+                match level {
+                    // SAFETY: the caller's promise.
+                    #[cfg(target_arch = "x86_64")]
+                    ByteLevel::Avx2 | ByteLevel::Vnni => unsafe { wide(rows, input) },
+                    _ => plain::<format::$format>(rows, input),
+                }
+            }
+        }
+    )*};
+}
+
+by_description! { Q4_1 Q5_1 Q2K Q3K }
+
+macro_rules! in_registers {
+    ($($format:ident: $dots:ident;)*) => {$(
+        impl Dots for format::$format {
+            unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                #[cfg(target_arch = "x86_64")]
+                #[target_feature(enable = "avx2,fma,f16c")]
+                unsafe fn avx2(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                    // SAFETY: this function has the instructions.
+                    unsafe { x86::$dots::<false>(rows, input) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+                unsafe fn vnni(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
+                    // SAFETY: this function has the instructions.
+                    unsafe { x86::$dots::<true>(rows, input) }
+                }
+                match level {
+                    // SAFETY: the caller's promise.
+                    #[cfg(target_arch = "x86_64")]
+                    ByteLevel::Vnni => unsafe { vnni(rows, input) },
+                    // SAFETY: the caller's promise.
+                    #[cfg(target_arch = "x86_64")]
+                    ByteLevel::Avx2 => unsafe { avx2(rows, input) },
+                    _ => plain::<format::$format>(rows, input),
+                }
+            }
+        }
+    )*};
+}
+
+in_registers! {
+    Q8_0: q8_0;
+    Q4_0: q4_0;
+    Q5_0: q5_0;
+    Q4K: q4_k;
+    Q5K: q5_k;
+    Q6K: q6_k;
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Rows in registers: 32 numbers to a vector, with VNNI or without.
+
+    use std::arch::x86_64::*;
+
+    use super::super::format::{Format, Q4_0, Q4K, Q5_0, Q5K, Q6K, Q8_0};
+    use super::{BLOCK, ROWS, Row};
+
+    /// Sums of four products each of unsigned `weights`, at most six bits, and signed `input`.
+    #[inline(always)]
+    unsafe fn unsigned<const VNNI: bool>(weights: __m256i, input: __m256i) -> __m256i {
+        // SAFETY: the caller has the instructions.
+        unsafe {
+            match VNNI {
+                true => _mm256_dpbusd_epi32(_mm256_setzero_si256(), weights, input),
+                false => {
+                    _mm256_madd_epi16(_mm256_maddubs_epi16(weights, input), _mm256_set1_epi16(1))
+                }
+            }
+        }
+    }
+
+    /// Sums of four products each of signed `weights` and signed `input`.
+    #[inline(always)]
+    unsafe fn signed<const VNNI: bool>(weights: __m256i, input: __m256i) -> __m256i {
+        // SAFETY: the caller has the instructions. Pairs are at most 2 * 128 * 127, which fits 16 bits.
+        unsafe { unsigned::<VNNI>(_mm256_abs_epi8(weights), _mm256_sign_epi8(input, weights)) }
+    }
+
+    #[inline(always)]
+    unsafe fn half(at: *const u8) -> f32 {
+        // SAFETY: the caller has the instructions, and two bytes.
+        unsafe {
+            let bits = i32::from(at.cast::<u16>().read_unaligned());
+            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const u8) -> __m256i {
+        // SAFETY: the caller has 32 bytes there.
+        unsafe { _mm256_loadu_si256(at.cast()) }
+    }
+
+    /// Asks for what comes `AHEAD` bytes later, wherever that is.
+    #[inline(always)]
+    unsafe fn ahead(at: *const u8) {
+        /// About what memory brings while it is being waited for.
+        const AHEAD: usize = 1536;
+        // SAFETY: asking for an address that is not there does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
+    }
+
+    #[inline(always)]
+    unsafe fn sums(vectors: [__m256; ROWS]) -> [f32; ROWS] {
+        // SAFETY: the caller has the instructions.
+        unsafe {
+            let [a, b, c, d] = vectors;
+            let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let upper = _mm256_extractf128_ps::<1>(pairs);
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(
+                sums.as_mut_ptr(),
+                _mm_add_ps(_mm256_castps256_ps128(pairs), upper),
+            );
+            sums
+        }
+    }
+
+    /// A format of blocks of 32 with one scale at their beginning.
+    trait BlockOf32: Format {
+        /// A block's signed bytes.
+        ///
+        /// # Safety
+        /// AVX2, and a whole block at `at`.
+        unsafe fn weights(at: *const u8) -> __m256i;
+    }
+
+    #[inline(always)]
+    unsafe fn blocks_of_32<F: BlockOf32, const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        unsafe {
+            let mut found = [_mm256_setzero_ps(); ROWS];
+            for (found, row) in found.iter_mut().zip(rows) {
+                // Two sums, as one would wait for itself.
+                let mut both = [_mm256_setzero_ps(); 2];
+                let mut at = row.as_ptr();
+                for block in 0..input.scales.len() {
+                    ahead(at);
+                    let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
+                    let level = *input.scales.get_unchecked(block) * half(at);
+                    let products = _mm256_cvtepi32_ps(signed::<VNNI>(F::weights(at), x));
+                    let sum = both[block % 2];
+                    both[block % 2] = _mm256_fmadd_ps(products, _mm256_set1_ps(level), sum);
+                    at = at.add(F::BYTES);
+                }
+                *found = _mm256_add_ps(both[0], both[1]);
+            }
+            sums(found)
+        }
+    }
+
+    impl BlockOf32 for Q8_0 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { load(at.add(2)) }
+        }
+    }
+
+    impl BlockOf32 for Q4_0 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_sub_epi8(nibbles(at.add(2)), _mm256_set1_epi8(8)) }
+        }
+    }
+
+    impl BlockOf32 for Q5_0 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe {
+                // Bit i of the 32 to byte i, all ones where it is set.
+                let spread = _mm256_set_epi64x(
+                    0x0303_0303_0303_0303,
+                    0x0202_0202_0202_0202,
+                    0x0101_0101_0101_0101,
+                    0,
+                );
+                let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
+                let bits = _mm256_set1_epi32(at.add(2).cast::<i32>().read_unaligned());
+                let bits = _mm256_or_si256(_mm256_shuffle_epi8(bits, spread), others);
+                let set = _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(-1));
+                // Without the bit a number is 16 less: the upper bits of two's complement.
+                let less = _mm256_andnot_si256(set, _mm256_set1_epi8(0xf0_u8 as i8));
+                _mm256_or_si256(nibbles(at.add(6)), less)
+            }
+        }
+    }
+
+    /// 16 bytes of nibbles as 32 bytes.
+    #[inline(always)]
+    unsafe fn nibbles(at: *const u8) -> __m256i {
+        // SAFETY: the caller has the instructions, and 16 bytes.
+        unsafe {
+            let both = _mm_loadu_si128(at.cast());
+            let high = _mm_srli_epi16::<4>(both);
+            _mm256_and_si256(_mm256_set_m128i(high, both), _mm256_set1_epi8(15))
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q8_0<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { blocks_of_32::<Q8_0, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q4_0<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { blocks_of_32::<Q4_0, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q5_0<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { blocks_of_32::<Q5_0, VNNI>(rows, input) }
+    }
+
+    /// Scales and minima of a K-quant block, `[8]` each, without the block's own factors.
+    #[inline(always)]
+    unsafe fn scales_and_mins(at: *const u8) -> (__m256, __m256) {
+        // SAFETY: the caller has the instructions, and twelve bytes.
+        unsafe {
+            let words = at.cast::<u32>();
+            let [a, b, c] = [0, 1, 2].map(|i| words.add(i).read_unaligned());
+            let scales = u64::from(a & 0x3f3f_3f3f)
+                | u64::from(c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4) << 32;
+            let mins = u64::from(b & 0x3f3f_3f3f)
+                | u64::from(c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4) << 32;
+            (floats(scales), floats(mins))
+        }
+    }
+
+    /// Eight bytes as numbers.
+    #[inline(always)]
+    unsafe fn floats(bytes: u64) -> __m256 {
+        // SAFETY: the caller has the instructions.
+        unsafe {
+            let bytes = _mm_cvtsi64_si128(bytes.cast_signed());
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
+        }
+    }
+
+    /// Q4_K, and Q5_K where there are `FIFTH` bits.
+    #[inline(always)]
+    unsafe fn nibbles_of_256<F: Format, const VNNI: bool, const FIFTH: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        unsafe {
+            let low = _mm256_set1_epi8(15);
+            let mut found = [_mm256_setzero_ps(); ROWS];
+            let quants = if FIFTH { 48 } else { 16 };
+            for (found, row) in found.iter_mut().zip(rows) {
+                let mut both = [_mm256_setzero_ps(); 2];
+                let mut at = row.as_ptr();
+                for block in 0..input.scales.len() / 8 {
+                    for line in (0..F::BYTES).step_by(64) {
+                        ahead(at.add(line));
+                    }
+                    let levels = _mm256_loadu_ps(input.scales.as_ptr().add(8 * block));
+                    let totals = _mm256_loadu_ps(input.sums.as_ptr().add(8 * block));
+                    let (scale, min) = scales_and_mins(at.add(4));
+                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(half(at)));
+                    let mut scales = [0.0f32; 8];
+                    _mm256_storeu_ps(scales.as_mut_ptr(), _mm256_mul_ps(scale, levels));
+                    let min = _mm256_mul_ps(min, _mm256_set1_ps(half(at.add(2))));
+                    both[0] = _mm256_fnmadd_ps(min, totals, both[0]);
+                    let x = input.bytes.as_ptr().add(256 * block).cast::<u8>();
+                    for pair in 0..4 {
+                        let nibbles = load(at.add(quants + 32 * pair));
+                        let mut weights = [
+                            _mm256_and_si256(nibbles, low),
+                            _mm256_and_si256(_mm256_srli_epi16::<4>(nibbles), low),
+                        ];
+                        if FIFTH {
+                            let fifth = load(at.add(16));
+                            for (i, weights) in weights.iter_mut().enumerate() {
+                                let group = _mm256_set1_epi8(1 << (2 * pair + i));
+                                let unset = _mm256_cmpeq_epi8(
+                                    _mm256_and_si256(fifth, group),
+                                    _mm256_setzero_si256(),
+                                );
+                                let bit = _mm256_andnot_si256(unset, _mm256_set1_epi8(16));
+                                *weights = _mm256_or_si256(*weights, bit);
+                            }
+                        }
+                        for (i, (weights, sum)) in weights.into_iter().zip(&mut both).enumerate() {
+                            let group = 2 * pair + i;
+                            let x = load(x.add(32 * group));
+                            let products = _mm256_cvtepi32_ps(unsigned::<VNNI>(weights, x));
+                            let scale = _mm256_set1_ps(scales[group]);
+                            *sum = _mm256_fmadd_ps(products, scale, *sum);
+                        }
+                    }
+                    at = at.add(F::BYTES);
+                }
+                *found = _mm256_add_ps(both[0], both[1]);
+            }
+            sums(found)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q4_k<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { nibbles_of_256::<Q4K, VNNI, false>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q5_k<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { nibbles_of_256::<Q5K, VNNI, true>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q6_k<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        unsafe {
+            let (low, pair, offset) = (
+                _mm256_set1_epi8(15),
+                _mm256_set1_epi8(0x30),
+                _mm256_set1_epi8(32),
+            );
+            let mut found = [_mm256_setzero_ps(); ROWS];
+            for (found, row) in found.iter_mut().zip(rows) {
+                let mut both = [_mm256_setzero_ps(); 2];
+                let mut at = row.as_ptr();
+                for block in 0..input.scales.len() / 8 {
+                    for line in (0..Q6K::BYTES).step_by(64) {
+                        ahead(at.add(line));
+                    }
+                    let d = _mm256_set1_ps(half(at.add(208)));
+                    let mut scales = [0.0f32; 16];
+                    for part in 0..2 {
+                        let bytes = _mm_loadl_epi64(at.add(192 + 8 * part).cast());
+                        let of_part = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+                        let to = scales.as_mut_ptr().add(8 * part);
+                        _mm256_storeu_ps(to, _mm256_mul_ps(of_part, d));
+                    }
+                    for part in 0..2 {
+                        let (first, second) =
+                            (load(at.add(64 * part)), load(at.add(64 * part + 32)));
+                        let upper = load(at.add(128 + 32 * part));
+                        // Each quarter's two upper bits, moved to bits 4 and 5.
+                        let quarters = [
+                            (first, _mm256_slli_epi16::<4>(upper)),
+                            (second, _mm256_slli_epi16::<2>(upper)),
+                            (_mm256_srli_epi16::<4>(first), upper),
+                            (
+                                _mm256_srli_epi16::<4>(second),
+                                _mm256_srli_epi16::<2>(upper),
+                            ),
+                        ];
+                        for (q, (nibbles, upper)) in quarters.into_iter().enumerate() {
+                            let weights = _mm256_or_si256(
+                                _mm256_and_si256(nibbles, low),
+                                _mm256_and_si256(upper, pair),
+                            );
+                            let weights = _mm256_sub_epi8(weights, offset);
+                            let thirty_two = 8 * block + 4 * part + q;
+                            let x = load(input.bytes.as_ptr().add(32 * thirty_two).cast());
+                            let products = _mm256_cvtepi32_ps(signed::<VNNI>(weights, x));
+                            let group = 8 * part + 2 * q;
+                            let scale = _mm256_set_m128(
+                                _mm_set1_ps(scales[group + 1]),
+                                _mm_set1_ps(scales[group]),
+                            );
+                            let level = *input.scales.get_unchecked(thirty_two);
+                            let scale = _mm256_mul_ps(scale, _mm256_set1_ps(level));
+                            both[q % 2] = _mm256_fmadd_ps(products, scale, both[q % 2]);
+                        }
+                    }
+                    at = at.add(Q6K::BYTES);
+                }
+                *found = _mm256_add_ps(both[0], both[1]);
+            }
+            sums(found)
+        }
+    }
+}

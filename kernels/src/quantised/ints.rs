@@ -1,0 +1,204 @@
+//! Products of bytes at the level that the machine has: what a tile needs beyond [`Lanes`].
+//!
+//! AVX-512 counts here only together with its byte products (VNNI); without them eight lanes are quicker than sixteen.
+
+use crate::simd::{Lanes, Portable, SimdLevel, simd_level};
+
+/// Instructions for products of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByteLevel {
+    /// Plain loops.
+    Scalar,
+    /// 32 bytes at a time, in two steps.
+    Avx2,
+    /// 64 bytes at a time, in one.
+    Vnni,
+}
+
+/// The level that kernels called from this thread use.
+pub(super) fn byte_level() -> ByteLevel {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let halves = is_x86_feature_detected!("f16c");
+        let vnni = is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl");
+        match simd_level() {
+            SimdLevel::Avx512 if halves && vnni => ByteLevel::Vnni,
+            SimdLevel::Avx512 | SimdLevel::Avx2 if halves => ByteLevel::Avx2,
+            _ => ByteLevel::Scalar,
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = simd_level() == SimdLevel::Scalar;
+        ByteLevel::Scalar
+    }
+}
+
+/// `N` sums of four products of bytes each.
+///
+/// # Safety
+/// Call only from code compiled for the level; pointers must cover `N` elements.
+pub(super) trait Bytes: Lanes {
+    /// `N` whole numbers of 32 bits.
+    type Sums: Copy;
+
+    unsafe fn same(x: i32) -> Self::Sums;
+    /// `sums[lane] += the four unsigned bytes of weights[lane] times the four signed ones of input`. Where `WIDE`, weights use all
+    /// eight bits, else at most six.
+    unsafe fn add_products<const WIDE: bool>(
+        sums: Self::Sums,
+        weights: *const u32,
+        input: i32,
+    ) -> Self::Sums;
+    unsafe fn to_floats(sums: Self::Sums) -> Self;
+}
+
+impl Bytes for Portable {
+    type Sums = [i32; 4];
+
+    #[inline(always)]
+    unsafe fn same(x: i32) -> [i32; 4] {
+        [x; 4]
+    }
+    #[inline(always)]
+    unsafe fn add_products<const WIDE: bool>(
+        sums: [i32; 4],
+        weights: *const u32,
+        input: i32,
+    ) -> [i32; 4] {
+        let input = input.to_le_bytes();
+        std::array::from_fn(|lane| {
+            // SAFETY: the caller's pointer covers N elements.
+            let weights = unsafe { *weights.add(lane) }.to_le_bytes();
+            let products = weights.iter().zip(input);
+            let sum: i32 = products
+                .map(|(&w, x)| i32::from(w) * i32::from(x.cast_signed()))
+                .sum();
+            sums[lane] + sum
+        })
+    }
+    #[inline(always)]
+    unsafe fn to_floats(sums: [i32; 4]) -> Self {
+        let floats = sums.map(|x| x as f32);
+        // SAFETY: four elements.
+        unsafe { Self::load(floats.as_ptr()) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::Bytes;
+    use crate::x86::{Avx2, Avx512};
+
+    impl Bytes for Avx2 {
+        type Sums = __m256i;
+
+        #[inline(always)]
+        unsafe fn same(x: i32) -> __m256i {
+            // SAFETY: the trait's contract.
+            unsafe { _mm256_set1_epi32(x) }
+        }
+        #[inline(always)]
+        unsafe fn add_products<const WIDE: bool>(
+            sums: __m256i,
+            weights: *const u32,
+            input: i32,
+        ) -> __m256i {
+            // SAFETY: the trait's contract.
+            unsafe {
+                let weights = _mm256_loadu_si256(weights.cast());
+                let input = _mm256_set1_epi32(input);
+                let pairs = match WIDE {
+                    // Pairs of products up to 2 * 63 * 127 fit 16 bits.
+                    false => {
+                        let pairs = _mm256_maddubs_epi16(weights, input);
+                        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+                    }
+                    // 2 * 255 * 127 do not: even and odd bytes by themselves, as 16-bit numbers.
+                    true => {
+                        let low = _mm256_set1_epi16(0xff);
+                        let even = _mm256_madd_epi16(
+                            _mm256_and_si256(weights, low),
+                            _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(input)),
+                        );
+                        let odd = _mm256_madd_epi16(
+                            _mm256_srli_epi16::<8>(weights),
+                            _mm256_srai_epi16::<8>(input),
+                        );
+                        _mm256_add_epi32(even, odd)
+                    }
+                };
+                _mm256_add_epi32(sums, pairs)
+            }
+        }
+        #[inline(always)]
+        unsafe fn to_floats(sums: __m256i) -> Self {
+            // SAFETY: the trait's contract.
+            unsafe { Self(_mm256_cvtepi32_ps(sums)) }
+        }
+    }
+
+    impl Bytes for Avx512 {
+        type Sums = __m512i;
+
+        #[inline(always)]
+        unsafe fn same(x: i32) -> __m512i {
+            // SAFETY: the trait's contract.
+            unsafe { _mm512_set1_epi32(x) }
+        }
+        #[inline(always)]
+        unsafe fn add_products<const WIDE: bool>(
+            sums: __m512i,
+            weights: *const u32,
+            input: i32,
+        ) -> __m512i {
+            // SAFETY: the trait's contract.
+            unsafe {
+                let weights = _mm512_loadu_si512(weights.cast());
+                _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(input))
+            }
+        }
+        #[inline(always)]
+        unsafe fn to_floats(sums: __m512i) -> Self {
+            // SAFETY: the trait's contract.
+            unsafe { Self(_mm512_cvtepi32_ps(sums)) }
+        }
+    }
+}
+
+/// Defines a function that runs a body, generic over [`Bytes`] and a [`Format`](super::format::Format), at the level given as its
+/// first argument. The body and all it calls must be `#[inline(always)]`.
+macro_rules! by_byte_level {
+    ($(#[$attribute:meta])* $visible:vis unsafe fn $name:ident<F>($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
+        $(#[$attribute])*
+        $visible unsafe fn $name<F: $crate::quantised::format::Format>(level: $crate::quantised::ints::ByteLevel, $($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2<F: $crate::quantised::format::Format>($($argument: $type),*) {
+                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                unsafe { $body::<$crate::x86::Avx2, F>($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+            unsafe fn vnni<F: $crate::quantised::format::Format>($($argument: $type),*) {
+                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                unsafe { $body::<$crate::x86::Avx512, F>($($argument),*) }
+            }
+            match level {
+                // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
+                #[cfg(target_arch = "x86_64")]
+                $crate::quantised::ints::ByteLevel::Vnni => unsafe { vnni::<F>($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::quantised::ints::ByteLevel::Avx2 => unsafe { avx2::<F>($($argument),*) },
+                // SAFETY: needs no instructions beyond the baseline.
+                _ => unsafe { $body::<$crate::simd::Portable, F>($($argument),*) },
+            }
+        }
+    };
+}
+pub(super) use by_byte_level;

@@ -1,0 +1,203 @@
+//! Inputs of a product with quantised weights: rows rounded to signed bytes, once for all matrices that multiply them.
+//!
+//! ```text
+//! number = scale of its 32 * byte          -127..=127, the largest of 32 numbers becomes 127
+//! ```
+
+use crate::simd::{Lanes, by_level, simd_level};
+use crate::threads::{SharedMut, for_each_range};
+
+/// Numbers that share a scale.
+pub(super) const BLOCK: usize = 32;
+/// Numbers whose sum is kept.
+pub(super) const SUM: usize = 16;
+/// Numbers below which other threads are left alone.
+const WORTH_SHARING: usize = 1 << 16;
+/// Rows that a thread takes at a time.
+const ROWS_AT_ONCE: usize = 8;
+
+/// Rows of up to `capacity` numbers in all, made once and filled again and again.
+pub struct QuantisedRows {
+    /// `[rows, cols]`
+    bytes: Vec<i8>,
+    /// `[rows, cols / 32]`
+    scales: Vec<f32>,
+    /// `[rows, cols / 32]`: scale times the sum of the bytes, for weights with a minimum.
+    sums: Vec<f32>,
+    /// `[rows, cols / 16]`: sums of the bytes, for weights with an offset.
+    byte_sums: Vec<i32>,
+    rows: usize,
+    cols: usize,
+}
+
+/// One row as [`QuantisedRows`] holds it.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) bytes: &'a [i8],
+    pub(super) scales: &'a [f32],
+    pub(super) sums: &'a [f32],
+    pub(super) byte_sums: &'a [i32],
+}
+
+impl QuantisedRows {
+    /// Room for `numbers` numbers.
+    pub fn new(numbers: usize) -> Self {
+        Self {
+            bytes: vec![0; numbers],
+            scales: vec![0.0; numbers.div_ceil(BLOCK)],
+            sums: vec![0.0; numbers.div_ceil(BLOCK)],
+            byte_sums: vec![0; numbers.div_ceil(SUM)],
+            rows: 0,
+            cols: 0,
+        }
+    }
+
+    /// Room for `numbers` numbers, if there is less; what was filled is then gone.
+    pub fn make_room(&mut self, numbers: usize) {
+        if self.bytes.len() < numbers {
+            *self = Self::new(numbers);
+        }
+    }
+
+    /// Bytes of room for `numbers` numbers.
+    pub fn bytes_for(numbers: usize) -> u64 {
+        (numbers + 2 * 4 * numbers.div_ceil(BLOCK) + 4 * numbers.div_ceil(SUM)) as u64
+    }
+
+    /// Bytes held, for the memory ledger.
+    pub fn size_in_bytes(&self) -> u64 {
+        Self::bytes_for(self.bytes.len())
+    }
+
+    /// Rows that were filled last.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Numbers in each of them.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Rounds `inputs [rows, cols]`; `cols` is a multiple of 32. Allocates nothing.
+    ///
+    /// # Panics
+    /// When there is no room, or `inputs` are not whole rows of whole blocks.
+    pub fn fill(&mut self, inputs: &[f32], cols: usize) {
+        assert!(
+            cols > 0 && cols.is_multiple_of(BLOCK) && inputs.len().is_multiple_of(cols),
+            "{} numbers are not rows of {cols}, or these not whole blocks of {BLOCK}",
+            inputs.len()
+        );
+        assert!(
+            inputs.len() <= self.bytes.len(),
+            "{} numbers, and room for {}",
+            inputs.len(),
+            self.bytes.len()
+        );
+        (self.rows, self.cols) = (inputs.len() / cols, cols);
+        let level = simd_level();
+        let (bytes, scales) = (
+            SharedMut::new(&mut self.bytes),
+            SharedMut::new(&mut self.scales),
+        );
+        let (sums, byte_sums) = (
+            SharedMut::new(&mut self.sums),
+            SharedMut::new(&mut self.byte_sums),
+        );
+        let step = ROWS_AT_ONCE * cols;
+        let work = |items: std::ops::Range<usize>| {
+            let part = items.start * step..inputs.len().min(items.end * step);
+            let blocks = part.start / BLOCK..part.end / BLOCK;
+            let sixteens = part.start / SUM..part.end / SUM;
+            // SAFETY: the level was detected; parts of different items do not overlap, as they are whole rows of whole blocks.
+            unsafe {
+                quantise(
+                    level,
+                    &inputs[part.clone()],
+                    bytes.part(part),
+                    scales.part(blocks.clone()),
+                    sums.part(blocks),
+                    byte_sums.part(sixteens),
+                );
+            }
+        };
+        let items = self.rows.div_ceil(ROWS_AT_ONCE);
+        match inputs.len() < WORTH_SHARING {
+            true => work(0..items),
+            false => for_each_range(items, work),
+        }
+    }
+
+    pub(super) fn row(&self, row: usize) -> Row<'_> {
+        let cols = self.cols;
+        Row {
+            bytes: &self.bytes[row * cols..][..cols],
+            scales: &self.scales[row * cols / BLOCK..][..cols / BLOCK],
+            sums: &self.sums[row * cols / BLOCK..][..cols / BLOCK],
+            byte_sums: &self.byte_sums[row * cols / SUM..][..cols / SUM],
+        }
+    }
+
+    /// The numbers that row `row` stands for.
+    #[cfg(test)]
+    pub(super) fn rounded(&self, row: usize) -> Vec<f64> {
+        let row = self.row(row);
+        let number = |(i, byte): (usize, &i8)| f64::from(*byte) * f64::from(row.scales[i / BLOCK]);
+        row.bytes.iter().enumerate().map(number).collect()
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn quantise(inputs: &[f32], bytes: &mut [i8], scales: &mut [f32], sums: &mut [f32], byte_sums: &mut [i32]) = quantise_lanes;
+}
+
+/// Plain loops over arrays of fixed length, which the compiler turns into the level's instructions.
+#[inline(always)]
+unsafe fn quantise_lanes<V: Lanes>(
+    inputs: &[f32],
+    bytes: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [f32],
+    byte_sums: &mut [i32],
+) {
+    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    const ROUNDER: f32 = 12_582_912.0;
+    let blocks = inputs.as_chunks::<BLOCK>().0.iter();
+    let blocks = blocks.zip(bytes.as_chunks_mut::<BLOCK>().0);
+    for (block, (inputs, bytes)) in blocks.enumerate() {
+        let mut most = [0.0f32; SUM];
+        for x in inputs.as_chunks::<SUM>().0 {
+            for (most, x) in most.iter_mut().zip(x) {
+                let x = x.abs();
+                *most = if x > *most { x } else { *most };
+            }
+        }
+        let largest = most.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
+        let scale = largest / 127.0;
+        // So small that its inverse would be infinite: nothing.
+        let inverse = if largest > 1e-30 {
+            127.0 / largest
+        } else {
+            0.0
+        };
+        let mut total = 0i32;
+        for (half, x) in inputs.as_chunks::<SUM>().0.iter().enumerate() {
+            let mut whole = [0i32; SUM];
+            for (whole, x) in whole.iter_mut().zip(x) {
+                let rounded = (x * inverse + ROUNDER).to_bits() as i32;
+                *whole = rounded.wrapping_sub(ROUNDER.to_bits() as i32);
+            }
+            for (byte, whole) in bytes[half * SUM..].iter_mut().zip(whole) {
+                *byte = whole as i8;
+            }
+            let sum = whole.iter().fold(0i32, |a, &b| a.wrapping_add(b));
+            byte_sums[2 * block + half] = sum;
+            total = sum.wrapping_add(total);
+        }
+        scales[block] = scale;
+        sums[block] = scale * total as f32;
+    }
+}

@@ -1,0 +1,244 @@
+//! Many rows times a few rows of the matrix: the inner loop of reading.
+//!
+//! A tile is `2 N` rows of the matrix (N lanes), taken apart into bytes that lie as the products want them. It is made once and passes
+//! over all inputs, so that the matrix streams from the file once, however many inputs there are; nothing of it is kept.
+//!
+//! ```text
+//! weights  [cols / 4][2 N][4 bytes]     scales, mins  [cols / GROUP][2 N]
+//! inputs   four rows at a time, four bytes spread over all lanes
+//! ```
+
+use super::format::{Format, MOST, Unpacked};
+use super::ints::{Bytes, by_byte_level};
+use super::rows::{BLOCK, QuantisedRows, Row};
+use crate::simd::Lanes;
+
+/// Inputs whose sums are in registers at the same time.
+const ACROSS: usize = 4;
+
+/// Where a tile's products go: element `(input, row)` is `start[input * stride + row]`.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    pub(super) start: *mut f32,
+    pub(super) stride: usize,
+    /// Added to what is there instead of replacing it.
+    pub(super) add: bool,
+}
+
+/// f32 of scratch that a tile takes for matrices of `cols` columns, at any level.
+pub(super) fn scratch(cols: usize) -> usize {
+    // Bytes of 32 rows, and for each 16 of them a scale and a minimum.
+    32 * (cols / 4 + 2 * cols / 16)
+}
+
+by_byte_level! {
+    /// Rows `rows` of a matrix (`matrix` is that matrix from its first row's first byte) times all `inputs`.
+    ///
+    /// # Safety
+    /// The level's instructions exist; `out` covers all inputs x `rows` and nobody else touches that; the scratch has its size.
+    pub(super) unsafe fn multiply<F>(matrix: &[u8], rows: std::ops::Range<usize>, inputs: &QuantisedRows, out: Products, scratch: &mut [f32]) = multiply_lanes;
+}
+
+#[inline(always)]
+unsafe fn multiply_lanes<V: Bytes, F: Format>(
+    matrix: &[u8],
+    rows: std::ops::Range<usize>,
+    inputs: &QuantisedRows,
+    out: Products,
+    scratch: &mut [f32],
+) {
+    let cols = inputs.cols();
+    let width = 2 * V::N;
+    let (weights, rest) = scratch.split_at_mut(width * cols / 4);
+    let (scales, rest) = rest.split_at_mut(width * cols / F::GROUP);
+    let mins = match F::MINS {
+        true => &mut rest[..width * cols / F::GROUP],
+        false => &mut [],
+    };
+    let row_bytes = cols / F::NUMBERS * F::BYTES;
+    for first in rows.clone().step_by(width) {
+        let count = width.min(rows.end - first);
+        let blocks = &matrix[first * row_bytes..(first + count) * row_bytes];
+        fill::<F>(blocks, width, row_bytes, weights, scales, mins);
+        let tile = Tile {
+            weights: weights.as_ptr().cast::<u32>(),
+            scales: scales.as_ptr(),
+            mins: mins.as_ptr(),
+        };
+        // SAFETY: the caller's promise; `out` begins at the first of `rows`.
+        unsafe {
+            let out = Products {
+                start: out.start.add(first - rows.start),
+                ..out
+            };
+            let mut input = 0;
+            while input + ACROSS <= inputs.rows() {
+                pass::<V, F, ACROSS>(&tile, inputs, input, count, out);
+                input += ACROSS;
+            }
+            while input < inputs.rows() {
+                pass::<V, F, 1>(&tile, inputs, input, count, out);
+                input += 1;
+            }
+        }
+    }
+}
+
+/// A tile in scratch, as drawn at the top.
+struct Tile {
+    weights: *const u32,
+    scales: *const f32,
+    mins: *const f32,
+}
+
+/// Takes rows apart into a tile of `width` rows; what others there may be is left over, and never stored.
+#[inline(always)]
+fn fill<F: Format>(
+    matrix: &[u8],
+    width: usize,
+    row_bytes: usize,
+    weights: &mut [f32],
+    scales: &mut [f32],
+    mins: &mut [f32],
+) {
+    let mut unpacked = Unpacked::new();
+    for (r, row) in matrix.chunks_exact(row_bytes).enumerate() {
+        for (b, block) in row.chunks_exact(F::BYTES).enumerate() {
+            F::unpack(block, &mut unpacked);
+            let word = b * F::NUMBERS / 4 * width + r;
+            let quants = &unpacked.quants[..F::NUMBERS.min(MOST)];
+            let targets = weights[word..].iter_mut().step_by(width);
+            for (target, bytes) in targets.zip(quants.as_chunks::<4>().0) {
+                *target = f32::from_bits(u32::from_le_bytes(*bytes));
+            }
+            let group = b * (F::NUMBERS / F::GROUP) * width + r;
+            let groups = F::NUMBERS / F::GROUP;
+            let targets = scales[group..].iter_mut().step_by(width);
+            for (target, scale) in targets.zip(&unpacked.scales[..groups]) {
+                *target = *scale;
+            }
+            if F::MINS {
+                let targets = mins[group..].iter_mut().step_by(width);
+                for (target, min) in targets.zip(&unpacked.mins[..groups]) {
+                    *target = *min;
+                }
+            }
+        }
+    }
+}
+
+/// One tile times `M` inputs from `first` on; the first `count` rows of the tile are stored.
+///
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+unsafe fn pass<V: Bytes, F: Format, const M: usize>(
+    tile: &Tile,
+    inputs: &QuantisedRows,
+    first: usize,
+    count: usize,
+    out: Products,
+) {
+    let rows: [Row<'_>; M] = std::array::from_fn(|m| inputs.row(first + m));
+    let width = 2 * V::N;
+    let cols = inputs.cols();
+    // SAFETY: a tile has `cols` columns of `width` rows, an input row `cols` numbers; the rest is the caller's promise.
+    unsafe {
+        let mut sums = [[V::splat(0.0); 2]; M];
+        let (mut weights, mut scales, mut mins) = (tile.weights, tile.scales, tile.mins);
+        for block in 0..cols / BLOCK {
+            let mut levels = [0.0f32; M];
+            for (level, row) in levels.iter_mut().zip(&rows) {
+                *level = *row.scales.as_ptr().add(block);
+            }
+            for group in 0..BLOCK / F::GROUP {
+                let mut products = [[V::same(0); 2]; M];
+                if F::OFFSET != 0 {
+                    // The offset of the weights is taken off at the beginning, in whole numbers.
+                    for (products, row) in products.iter_mut().zip(&rows) {
+                        let sums = row.byte_sums.as_ptr().add(2 * block);
+                        let sum = match F::GROUP {
+                            32 => (*sums).wrapping_add(*sums.add(1)),
+                            _ => *sums.add(group),
+                        };
+                        *products = [V::same(sum.wrapping_mul(-F::OFFSET)); 2];
+                    }
+                }
+                let at = block * BLOCK + group * F::GROUP;
+                for four in 0..F::GROUP / 4 {
+                    for (products, row) in products.iter_mut().zip(&rows) {
+                        let input = row.bytes.as_ptr().add(at + 4 * four).cast::<i32>();
+                        let input = i32::from_le(input.read_unaligned());
+                        for (half, products) in products.iter_mut().enumerate() {
+                            let weights = weights.add(half * V::N);
+                            *products = match F::OFFSET {
+                                128 => V::add_products::<true>(*products, weights, input),
+                                _ => V::add_products::<false>(*products, weights, input),
+                            };
+                        }
+                    }
+                    weights = weights.add(width);
+                }
+                for (m, (sums, products)) in sums.iter_mut().zip(products).enumerate() {
+                    let level = V::splat(levels[m]);
+                    for (half, (sum, products)) in sums.iter_mut().zip(products).enumerate() {
+                        let scale = V::load(scales.add(half * V::N)).mul(level);
+                        *sum = V::to_floats(products).mul_add(scale, *sum);
+                    }
+                }
+                if F::MINS {
+                    for (m, sums) in sums.iter_mut().enumerate() {
+                        let taken = match F::GROUP {
+                            32 => -*rows[m].sums.as_ptr().add(block),
+                            _ => {
+                                -levels[m]
+                                    * *rows[m].byte_sums.as_ptr().add(2 * block + group) as f32
+                            }
+                        };
+                        let taken = V::splat(taken);
+                        for (half, sum) in sums.iter_mut().enumerate() {
+                            *sum = V::load(mins.add(half * V::N)).mul_add(taken, *sum);
+                        }
+                    }
+                    mins = mins.add(width);
+                }
+                scales = scales.add(width);
+            }
+        }
+        for (m, sums) in sums.into_iter().enumerate() {
+            let to = out.start.add((first + m) * out.stride);
+            store::<V>(sums, count, to, out.add);
+        }
+    }
+}
+
+/// Stores the first `count` of two vectors.
+///
+/// # Safety
+/// `to` covers `count` elements; runs at the level of `V`.
+#[inline(always)]
+unsafe fn store<V: Lanes>(sums: [V; 2], count: usize, to: *mut f32, add: bool) {
+    // SAFETY: the caller's promise; a vector has at most 16 elements.
+    unsafe {
+        if count == 2 * V::N {
+            for (half, sum) in sums.into_iter().enumerate() {
+                let to = to.add(half * V::N);
+                match add {
+                    true => V::load(to).add(sum).store(to),
+                    false => sum.store(to),
+                }
+            }
+            return;
+        }
+        let mut all = [0.0f32; 32];
+        for (half, sum) in sums.into_iter().enumerate() {
+            sum.store(all.as_mut_ptr().add(half * V::N));
+        }
+        for (i, sum) in all.iter().enumerate().take(count) {
+            match add {
+                true => *to.add(i) += sum,
+                false => *to.add(i) = *sum,
+            }
+        }
+    }
+}

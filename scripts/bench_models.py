@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Models of real shapes with drawn weights, for timing: what a download would weigh and cost, without downloading anything.
+
+bench_models.py FOLDER [NAME ...]      NAME: llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
+
+Blocks are drawn as they lie in the file (needs: pip install gguf numpy). Which tensor has which type is what llama.cpp's quantizer
+chooses: in Q4_K_M the output (here the tied embedding) has Q6_K, and so have a half of the value and down projections; rows that are
+no multiple of 256 fall back, Q4_K to Q5_0 and Q6_K to Q8_0.
+"""
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+# Standard deviation of weights, about that of trained ones.
+SPREAD = 0.02
+
+SHAPES = {
+    "llama-1b": dict(arch="llama", layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, context=131072, base=5e5),
+    "qwen-0.5b": dict(arch="qwen2", layers=24, width=896, ffn=4864, heads=14, kv_heads=2, vocab=151936, context=32768, base=1e6),
+    "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=8192, base=1e4),
+}
+
+
+def halves(value, count):
+    """`count` times the same f16, as bytes [count, 2]."""
+    return np.full(count, value, np.float16).view(np.uint8).reshape(count, 2)
+
+
+def noise(rng, count, size):
+    return np.frombuffer(rng.bytes(count * size), np.uint8).reshape(count, size)
+
+
+def q8_0(rng, count):
+    # 256 equally likely levels.
+    return np.concatenate([halves(SPREAD / 73.9, count), noise(rng, count, 32)], axis=1)
+
+
+def q5_0(rng, count):
+    return np.concatenate([halves(SPREAD / 9.2, count), noise(rng, count, 20)], axis=1)
+
+
+def packed_scales(scales):
+    """Eight scales and eight minima of six bits, all `scales [count, 8]`, in the twelve bytes of a K-quant block."""
+    low, high = scales[:, :4], scales[:, 4:]
+    top = (high >> 4) << 6
+    return np.concatenate([low | top, low | top, (high & 15) | (high & 15) << 4], axis=1).astype(np.uint8)
+
+
+def q4_k(rng, count):
+    # Scale and minimum are alike and dmin is 7.5 d, so that weights have no bias.
+    d = SPREAD / (4.6 * 48)
+    scales = packed_scales(rng.integers(33, 64, (count, 8), dtype=np.uint8))
+    return np.concatenate([halves(d, count), halves(7.5 * d, count), scales, noise(rng, count, 128)], axis=1)
+
+
+def q6_k(rng, count):
+    scales = rng.integers(33, 64, (count, 16), dtype=np.uint8)
+    return np.concatenate([noise(rng, count, 192), scales, halves(SPREAD / (18.5 * 48), count)], axis=1)
+
+
+# Numbers in a block, and how blocks are drawn.
+BLOCKS = {Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k)}
+FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0, Type.Q8_0: Type.Q8_0}
+
+
+def more_bits(layer, layers):
+    """The layers to which Q4_K_M gives more bits (`use_more_bits` of llama.cpp)."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+
+
+def write(path, shape, mix, seed=0):
+    s = dict(shape)
+    rng = np.random.default_rng(seed)
+    head = s["width"] // s["heads"]
+    kv = s["kv_heads"] * head
+    w = gguf.GGUFWriter(str(path), s["arch"])
+    w.add_name(path.stem)
+    w.add_context_length(s["context"])
+    w.add_embedding_length(s["width"])
+    w.add_block_count(s["layers"])
+    w.add_feed_forward_length(s["ffn"])
+    w.add_head_count(s["heads"])
+    w.add_head_count_kv(s["kv_heads"])
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_dimension_count(head)
+    w.add_rope_freq_base(s["base"])
+    w.add_vocab_size(s["vocab"])
+    w.add_file_type(15 if mix == "q4_k_m" else 7)
+    w.add_tokenizer_model("llama")
+    words = s["vocab"] - 259
+    w.add_token_list([b"<unk>", b"<s>", b"</s>"] + [b"<0x%02X>" % i for i in range(256)] + [b"t%d" % i for i in range(words)])
+    w.add_token_types([2, 3, 3] + [6] * 256 + [1] * words)
+    w.add_token_scores([0.0] * s["vocab"])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(0)
+
+    def matrix(name, rows, cols, kind):
+        if mix == "q8_0":
+            kind = Type.Q8_0
+        if cols % BLOCKS[kind][0]:
+            kind = FALLBACK[kind]
+        numbers, draw = BLOCKS[kind]
+        blocks = draw(rng, rows * cols // numbers)
+        w.add_tensor(name, np.ascontiguousarray(blocks).reshape(rows, -1), raw_dtype=kind)
+
+    def vector(name, values):
+        w.add_tensor(name, np.asarray(values, np.float32))
+
+    matrix("token_embd.weight", s["vocab"], s["width"], Type.Q6_K)
+    vector("output_norm.weight", np.ones(s["width"]))
+    for i in range(s["layers"]):
+        p = f"blk.{i}."
+        bits = Type.Q6_K if more_bits(i, s["layers"]) else Type.Q4_K
+        vector(p + "attn_norm.weight", np.ones(s["width"]))
+        vector(p + "ffn_norm.weight", np.ones(s["width"]))
+        matrix(p + "attn_q.weight", s["width"], s["width"], Type.Q4_K)
+        matrix(p + "attn_k.weight", kv, s["width"], Type.Q4_K)
+        matrix(p + "attn_v.weight", kv, s["width"], bits)
+        matrix(p + "attn_output.weight", s["width"], s["width"], Type.Q4_K)
+        matrix(p + "ffn_gate.weight", s["ffn"], s["width"], Type.Q4_K)
+        matrix(p + "ffn_up.weight", s["ffn"], s["width"], Type.Q4_K)
+        matrix(p + "ffn_down.weight", s["width"], s["ffn"], bits)
+        if s["arch"] == "qwen2":
+            for part, rows in (("q", s["width"]), ("k", kv), ("v", kv)):
+                vector(p + f"attn_{part}.bias", rng.standard_normal(rows) * SPREAD)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def model(folder, name):
+    """The path of model `name` in `folder`, made if it is not there."""
+    path = pathlib.Path(folder) / f"{name}.gguf"
+    if not path.exists():
+        shape, mix = name.rsplit("-", 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".new")
+        write(unfinished, SHAPES[shape], mix)
+        unfinished.rename(path)
+    return path
+
+
+if __name__ == "__main__":
+    names = sys.argv[2:] or [f"{shape}-{mix}" for shape in ("llama-1b", "qwen-0.5b") for mix in ("q4_k_m", "q8_0")]
+    for name in names:
+        print(model(sys.argv[1], name), file=sys.stderr)
