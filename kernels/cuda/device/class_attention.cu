@@ -1,0 +1,130 @@
+// Attention of one new token over classes: rows of keys and values that several tokens share. Nothing is expanded: an entry's logit is
+// its class's product times the length of its own key, and a class's values count as much as its entries together.
+//
+//   logits  a warp for each entry and kv head: the class's key once for all heads of the group
+//   mass    one block a query head; probabilities are added up as whole numbers of 2^-40, so that no order of adding can be seen
+//   values  a block a query head and share of the classes
+//   bytes   entries * 2 * DIM + classes * 2 * DIM a kv head
+#include "device.cuh"
+
+struct ClassAttention {
+    const half_t* queries;       // [q_heads, dim]
+    const half_t* keys;          // [slots, dim]: directions of the classes' keys
+    const half_t* values;        // [slots, dim]
+    const uint32_t* first_rows;  // [kv_heads]: first slot of each head
+    const uint32_t* rows;        // [kv_heads]: classes of each head
+    const uint32_t* classes;     // [kv_heads, capacity]: class of each entry
+    const float* lengths;        // [kv_heads, capacity]: factor on the class's key of each entry
+    const uint32_t* entries;     // [kv_heads]
+    const float* cos;            // [ranks, rope_dim / 2] or null; an entry's rank is its own number
+    const float* sin;
+    float* logits;               // [q_heads, capacity]: logits, then probabilities
+    unsigned long long* mass;    // [q_heads, max_rows]
+    float* parts;                // [splits, q_heads, dim]
+    float* out;                  // [q_heads, dim]
+    uint32_t q_heads, kv_heads, dim, capacity, max_rows, rope_dim, neighbours, splits;
+    float factor, cap;
+};
+
+// block: 4 entries of one kv head, a warp each
+KEPT_KERNEL(128, class_logits, ClassAttention) {
+    const uint32_t lane = threadIdx.x % LANES, kv_head = blockIdx.y, group = p.q_heads / p.kv_heads;
+    const uint32_t entry = blockIdx.x * 4 + threadIdx.x / LANES;
+    if (entry >= p.entries[kv_head]) {
+        return;
+    }
+    const size_t at = (size_t)kv_head * p.capacity + entry;
+    const half_t* const key = p.keys + ((size_t)p.first_rows[kv_head] + p.classes[at]) * p.dim;
+    const uint32_t columns = p.cos != nullptr ? p.rope_dim / 2 : 0;
+    for (uint32_t g = 0; g < group; ++g) {
+        const uint32_t head = kv_head * group + g;
+        const half_t* const query = p.queries + (size_t)head * p.dim;
+        float dot = 0.0f;
+        for (uint32_t i = lane; i < columns; i += LANES) {
+            const uint32_t first = p.neighbours ? 2 * i : i, second = p.neighbours ? 2 * i + 1 : i + columns;
+            const float a = to_float(key[first]), b = to_float(key[second]);
+            const float c = p.cos[(size_t)entry * columns + i], s = p.sin[(size_t)entry * columns + i];
+            dot += (a * c - b * s) * to_float(query[first]) + (a * s + b * c) * to_float(query[second]);
+        }
+        for (uint32_t i = 2 * columns + lane; i < p.dim; i += LANES) {
+            dot += to_float(key[i]) * to_float(query[i]);
+        }
+        dot = warp_sum(dot);
+        if (lane == 0) {
+            const float logit = dot * p.factor * p.lengths[at];
+            p.logits[(size_t)head * p.capacity + entry] = p.cap > 0.0f ? p.cap * tanhf(logit / p.cap) : logit;
+        }
+    }
+}
+
+// block: one query head
+KEPT_KERNEL(256, class_mass, ClassAttention) {
+    KEPT_SHARED(memory);
+    float* const of_warps = reinterpret_cast<float*>(memory);  // [2, warps]
+    const uint32_t head = blockIdx.x, kv_head = head / (p.q_heads / p.kv_heads), entries = p.entries[kv_head];
+    const uint32_t warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    float* const logits = p.logits + (size_t)head * p.capacity;
+    unsigned long long* const mass = p.mass + (size_t)head * p.max_rows;
+    for (uint32_t i = threadIdx.x; i < p.rows[kv_head]; i += blockDim.x) {
+        mass[i] = 0;
+    }
+    float largest = -float_infinity();
+    for (uint32_t i = threadIdx.x; i < entries; i += blockDim.x) {
+        largest = at_least(largest, logits[i]);
+    }
+    largest = warp_max(largest);
+    if (threadIdx.x % LANES == 0) {
+        of_warps[warp] = largest;
+    }
+    __syncthreads();
+    for (uint32_t w = 0; w < warps; ++w) {
+        largest = at_least(largest, of_warps[w]);
+    }
+    float sum = 0.0f;
+    for (uint32_t i = threadIdx.x; i < entries; i += blockDim.x) {
+        logits[i] = fast_exp(logits[i] - largest);
+        sum += logits[i];
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % LANES == 0) {
+        of_warps[warps + warp] = sum;
+    }
+    __syncthreads();
+    float total = 0.0f;
+    for (uint32_t w = 0; w < warps; ++w) {
+        total += of_warps[warps + w];
+    }
+    for (uint32_t i = threadIdx.x; i < entries; i += blockDim.x) {
+        const float probability = logits[i] / total;
+        logits[i] = probability;
+        add_whole(mass + p.classes[(size_t)kv_head * p.capacity + i], (unsigned long long)(probability * 1099511627776.0f));
+    }
+}
+
+// block: a share of the classes of one query head; grid: (splits, q_heads)
+KEPT_KERNEL(256, class_values, ClassAttention) {
+    const uint32_t head = blockIdx.y, kv_head = head / (p.q_heads / p.kv_heads), rows = p.rows[kv_head];
+    const uint32_t from = (uint32_t)((unsigned long long)rows * blockIdx.x / gridDim.x);
+    const uint32_t to = (uint32_t)((unsigned long long)rows * (blockIdx.x + 1) / gridDim.x);
+    const unsigned long long* const mass = p.mass + (size_t)head * p.max_rows;
+    const half_t* const values = p.values + (size_t)p.first_rows[kv_head] * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) {
+        float sum = 0.0f;
+        for (uint32_t row = from; row < to; ++row) {
+            sum += (float)mass[row] * (1.0f / 1099511627776.0f) * to_float(values[(size_t)row * p.dim + i]);
+        }
+        p.parts[((size_t)blockIdx.x * p.q_heads + head) * p.dim + i] = sum;
+    }
+}
+
+// block: one query head
+KEPT_KERNEL(256, class_sum, ClassAttention) {
+    const uint32_t head = blockIdx.x;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) {
+        float sum = 0.0f;
+        for (uint32_t s = 0; s < p.splits; ++s) {
+            sum += p.parts[((size_t)s * p.q_heads + head) * p.dim + i];
+        }
+        p.out[(size_t)head * p.dim + i] = sum;
+    }
+}

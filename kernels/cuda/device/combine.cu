@@ -1,0 +1,61 @@
+// What follows attention that was split over its keys: the parts added up, and logits raised to probabilities.
+//
+//   bytes  the parts once; the logits of a decode step once, read and written
+#include "device.cuh"
+
+// Adds up what blocks made of their shares of the keys: each part counts as much as its log-sum-exp says.
+struct Combine {
+    const float* parts;      // [splits, rows, q_heads, dim], each divided by its own sum
+    const float* part_sums;  // [splits, q_heads, rows]: log-sum-exp; minus infinity where a part saw no key
+    float* out;              // [rows, q_heads, dim], or null where only the sums are wanted
+    float* log_sum_exp;      // [q_heads, rows] or null
+    uint32_t splits, rows, q_heads, dim;
+};
+
+// block: one row of one query head
+KEPT_KERNEL(256, combine, Combine) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y;
+    const float* const sums = p.part_sums + (size_t)head * p.rows + row;
+    const size_t stride = (size_t)p.q_heads * p.rows;
+    float largest = -float_infinity();
+    for (uint32_t s = 0; s < p.splits; ++s) {
+        largest = at_least(largest, sums[s * stride]);
+    }
+    // A row that saw no key at all has no share in anything.
+    const float base = largest == -float_infinity() ? 0.0f : largest;
+    float total = 0.0f;
+    for (uint32_t s = 0; s < p.splits; ++s) {
+        total += fast_exp(sums[s * stride] - base);
+    }
+    const float share = total > 0.0f ? 1.0f / total : 0.0f;
+    if (p.out != nullptr) {
+        for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) {
+            float sum = 0.0f;
+            for (uint32_t s = 0; s < p.splits; ++s) {
+                const float* const part = p.parts + (((size_t)s * p.rows + row) * p.q_heads + head) * p.dim;
+                sum += fast_exp(sums[s * stride] - base) * part[i];
+            }
+            p.out[((size_t)row * p.q_heads + head) * p.dim + i] = sum * share;
+        }
+    }
+    if (p.log_sum_exp != nullptr && threadIdx.x == 0) {
+        p.log_sum_exp[(size_t)head * p.rows + row] = total > 0.0f ? base + logf(total) : -float_infinity();
+    }
+}
+
+// Raises the logits of a decode step to probabilities, where the method wants to see them.
+struct Probabilities {
+    float* logits;             // [q_heads, stride]
+    const float* log_sum_exp;  // [q_heads]
+    const uint32_t* rows;      // [kv_heads]
+    uint32_t q_heads, kv_heads, stride;
+};
+
+// block: 256 rows of one query head
+KEPT_KERNEL(256, probabilities, Probabilities) {
+    const uint32_t head = blockIdx.y, row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < p.rows[head / (p.q_heads / p.kv_heads)]) {
+        float* const logit = p.logits + (size_t)head * p.stride + row;
+        *logit = fast_exp(*logit - p.log_sum_exp[head]);
+    }
+}

@@ -1,0 +1,239 @@
+// Attention of one new token over the rows that a compact cache holds: heads may have different numbers of rows, in any order.
+//
+//   block       a share of one kv head's rows; up to 16 query heads of its group are the rows of the tensor cores' tile, so that every
+//               key and value is read once for all of them. Each warp takes 16 rows of a tile, and has a softmax of its own.
+//   splits      all shares of all heads run at once; `combine` adds them up. Their number is fixed, their length follows from `rows`,
+//               which lies on the device: a captured graph replays while the cache grows.
+//   bytes       rows * 2 * (bytes of a row) a kv head, once; with `ranks` the angles of each key besides
+//   operations  4 * q_heads * rows * DIM
+#include "tiles.cuh"
+
+// Rows of keys or of values: f16 `data`; q8_0 and q4_0 have signed numbers in `data` and a scale for every 32 of them.
+struct Rows {
+    const void* data;
+    const half_t* scales;
+};
+
+struct DecodeAttention {
+    const half_t* queries;       // [q_heads, DIM]
+    Rows keys, values;           // [slots, DIM]
+    const uint32_t* first_rows;  // [kv_heads]: first slot of each head
+    const uint32_t* rows;        // [kv_heads]: filled slots of each head
+    const uint32_t* ranks;       // [slots] or null: keys are stored before RoPE, each stands at its rank
+    const float* cos;            // [ranks, rope_dim / 2]
+    const float* sin;            // [ranks, rope_dim / 2]
+    float* parts;                // [splits, q_heads, DIM]
+    float* part_sums;            // [splits, q_heads]
+    float* logits;               // [q_heads, stride] or null
+    uint32_t q_heads, kv_heads;
+    uint32_t first_split;        // this launch writes parts from here on
+    uint32_t stride;
+    uint32_t rope_dim;
+    uint32_t neighbours;         // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
+    uint32_t stages;             // tiles in shared memory: 2, or 1 where there is not room
+    Scale scale;
+};
+
+// Two bytes a number: copied as they are.
+struct F16 {};
+
+// 32 signed bytes and their scale.
+struct Q8 {
+    template <int DIM>
+    static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
+        constexpr int SCALES = (DIM + 31) / 32;
+        const uint32_t* const words = reinterpret_cast<const uint32_t*>(reinterpret_cast<const int8_t*>(rows.data) + row * DIM + piece * 8);
+        const float scale = to_float(rows.scales[row * SCALES + piece / 4]);
+        Sixteen out;
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t two = words[i / 2] >> 16 * (i % 2);
+            out.words[i] = pack_halves(scale * (float)(int8_t)two, scale * (float)(int8_t)(two >> 8));
+        }
+        return out;
+    }
+};
+
+// 32 numbers of 4 bits, from -8, and their scale; number 2 i in the low half of byte i.
+struct Q4 {
+    template <int DIM>
+    static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
+        constexpr int SCALES = (DIM + 31) / 32;
+        const uint32_t word = reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint8_t*>(rows.data) + row * (DIM / 2))[piece];
+        const float scale = to_float(rows.scales[row * SCALES + piece / 4]);
+        Sixteen out;
+        for (int i = 0; i < 4; ++i) {
+            const int low = (int)(word >> 8 * i & 15u) - 8, high = (int)(word >> (8 * i + 4) & 15u) - 8;
+            out.words[i] = pack_halves(scale * (float)low, scale * (float)high);
+        }
+        return out;
+    }
+};
+
+// Begins filling `tile` with rows first..first + KEYS of a head whose slots begin at `slot`; rows from `end` on become 0.
+template <int DIM, int KEYS, class Kind>
+struct Fill {
+    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, size_t slot, int first, int end) {
+        constexpr int PIECES = DIM / 8;
+        for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
+            const int row = i / PIECES, piece = i % PIECES;
+            Sixteen numbers = {{0, 0, 0, 0}};
+            if (first + row < end) {
+                numbers = Kind::template piece<DIM>(rows, slot + first + row, piece);
+            }
+            store_16(tile + row * STRIDE<DIM> + piece * 8, numbers);
+        }
+    }
+};
+
+template <int DIM, int KEYS>
+struct Fill<DIM, KEYS, F16> {
+    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, size_t slot, int first, int end) {
+        copy_tile_begin<DIM, KEYS>(tile, reinterpret_cast<const half_t*>(rows.data) + slot * DIM, first, end);
+    }
+};
+
+// Turns the keys of a tile to their ranks, in shared memory.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void turn_tile(half_t* tile, const DecodeAttention& p, size_t slot, int first, int end) {
+    const int columns = (int)p.rope_dim / 2;
+    for (int i = threadIdx.x; i < KEYS * columns; i += blockDim.x) {
+        const int row = i / columns, column = i % columns;
+        if (first + row >= end) {
+            continue;
+        }
+        half_t* const key = tile + row * STRIDE<DIM>;
+        half_t* const x = key + (p.neighbours ? 2 * column : column);
+        half_t* const y = key + (p.neighbours ? 2 * column + 1 : column + columns);
+        const size_t angle = (size_t)p.ranks[slot + first + row] * columns + column;
+        const float a = to_float(*x), b = to_float(*y), c = p.cos[angle], s = p.sin[angle];
+        *x = to_half(a * c - b * s);
+        *y = to_half(a * s + b * c);
+    }
+}
+
+template <int DIM, int KEYS, class Kind>
+__device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
+    constexpr int WARPS = KEYS / 16, TILE = KEYS * STRIDE<DIM>;
+    KEPT_SHARED(memory);
+    half_t* const tiles = reinterpret_cast<half_t*>(memory);  // [stages, keys and values, KEYS, DIM + 8]
+
+    const Lane own;
+    const int warp = threadIdx.x / LANES, kv_head = blockIdx.y, group = (int)(p.q_heads / p.kv_heads);
+    const int first_head = kv_head * group + (int)blockIdx.z * ROWS_OF_WARP;
+    const int heads = at_most(group - (int)blockIdx.z * ROWS_OF_WARP, ROWS_OF_WARP);
+    const size_t slot = p.first_rows[kv_head];
+    const int end = (int)p.rows[kv_head], all = (end + KEYS - 1) / KEYS;
+    const int from = (int)((long long)all * blockIdx.x / gridDim.x), to = (int)((long long)all * (blockIdx.x + 1) / gridDim.x);
+
+    uint32_t q[DIM / 16][4];
+    load_rows<DIM>(q, p.queries + (size_t)first_head * DIM, DIM, heads);
+    float o[DIM / 8][4];
+#pragma unroll
+    for (int j = 0; j < DIM / 8; ++j) {
+        o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0.0f;
+    }
+    Running running;
+
+    auto begin_tile = [&](int tile) {
+        half_t* const stage = tiles + (tile - from) % p.stages * 2 * TILE;
+        Fill<DIM, KEYS, Kind>::begin(stage, p.keys, slot, tile * KEYS, end);
+        Fill<DIM, KEYS, Kind>::begin(stage + TILE, p.values, slot, tile * KEYS, end);
+        copies_commit();
+    };
+    if (from < to) {
+        begin_tile(from);
+    }
+    for (int tile = from; tile < to; ++tile) {
+        if (p.stages == 2 && tile + 1 < to) {
+            begin_tile(tile + 1);
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        half_t* const stage = tiles + (tile - from) % p.stages * 2 * TILE;
+        if (p.ranks != nullptr) {
+            turn_tile<DIM, KEYS>(stage, p, slot, tile * KEYS, end);
+            __syncthreads();
+        }
+        const int first_key = tile * KEYS + warp * 16;
+        float s[2][4];
+        dot_tile<DIM, 16>(s, q, stage + warp * 16 * STRIDE<DIM>);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int head = own.g + 8 * (i >> 1), key = first_key + 8 * j + 2 * own.t + (i & 1);
+                s[j][i] = key < end ? p.scale.logit(s[j][i]) : -float_infinity();
+                if (p.logits != nullptr && key < end && head < heads) {
+                    p.logits[(size_t)(first_head + head) * p.stride + key] = s[j][i];
+                }
+            }
+        }
+        float shrink[2];
+        running.take<16>(s, shrink);
+#pragma unroll
+        for (int j = 0; j < DIM / 8; ++j) {
+            o[j][0] *= shrink[0];
+            o[j][1] *= shrink[0];
+            o[j][2] *= shrink[1];
+            o[j][3] *= shrink[1];
+        }
+        add_tile<DIM, 16>(o, s, stage + TILE + warp * 16 * STRIDE<DIM>);
+        __syncthreads();
+        if (p.stages == 1 && tile + 1 < to) {
+            begin_tile(tile + 1);
+        }
+    }
+
+    // The warps' parts, where the tiles were: [WARPS, 16, DIM] sums, [WARPS, 16] largest logits, [WARPS, 16] sums of weights.
+    float* const sums = reinterpret_cast<float*>(memory);
+    float* const largest = sums + WARPS * ROWS_OF_WARP * DIM;
+    float* const weights = largest + WARPS * ROWS_OF_WARP;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int head = own.g + 8 * r;
+        const float total = running.total(r);
+        if (own.t == 0) {
+            largest[warp * ROWS_OF_WARP + head] = running.max[r];
+            weights[warp * ROWS_OF_WARP + head] = total;
+        }
+#pragma unroll
+        for (int j = 0; j < DIM / 8; ++j) {
+            float* const at = sums + (warp * ROWS_OF_WARP + head) * DIM + 8 * j + 2 * own.t;
+            at[0] = o[j][2 * r];
+            at[1] = o[j][2 * r + 1];
+        }
+    }
+    __syncthreads();
+    const size_t split = p.first_split + blockIdx.x;
+    for (int i = threadIdx.x; i < heads * DIM; i += blockDim.x) {
+        const int head = i / DIM, column = i % DIM;
+        float base = -float_infinity();
+        for (int w = 0; w < WARPS; ++w) {
+            base = at_least(base, largest[w * ROWS_OF_WARP + head]);
+        }
+        const bool empty = base == -float_infinity();
+        float sum = 0.0f, total = 0.0f;
+        for (int w = 0; w < WARPS && !empty; ++w) {
+            const float worth = fast_exp(largest[w * ROWS_OF_WARP + head] - base);
+            sum += worth * sums[(w * ROWS_OF_WARP + head) * DIM + column];
+            total += worth * weights[w * ROWS_OF_WARP + head];
+        }
+        p.parts[(split * p.q_heads + first_head + head) * DIM + column] = empty ? 0.0f : sum / total;
+        if (column == 0) {
+            p.part_sums[split * p.q_heads + first_head + head] = empty ? -float_infinity() : base + logf(total);
+        }
+    }
+}
+
+#define KEPT_DECODE(DIM, KEYS)                                                                                \
+    KEPT_KERNEL(128, decode_attention_f16_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, F16>(p); }    \
+    KEPT_KERNEL(128, decode_attention_q8_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q8>(p); }    \
+    KEPT_KERNEL(128, decode_attention_q4_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q4>(p); }
+
+KEPT_DECODE(64, 64)
+KEPT_DECODE(80, 64)
+KEPT_DECODE(96, 64)
+KEPT_DECODE(128, 64)
+KEPT_DECODE(256, 32)

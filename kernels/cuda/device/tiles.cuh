@@ -1,0 +1,156 @@
+// Products of 16 query rows with a tile of keys or values, on tensor cores: what all attention kernels are made of.
+//
+// A warp holds 16 rows. Tiles lie in shared memory as [rows, DIM + 8] halves: with 16 bytes between rows the eight rows that
+// `load_matrices` reads at once start in different banks, for every head size.
+//
+//   fragment of the queries   q[DIM / 16][4]   lane 4 g + t: rows g and g + 8, see mma_16816
+//   scores                    s[KEYS / 8][4]   s[j][0..2] row g, keys 8 j + 2 t..; s[j][2..4] row g + 8
+//   output                    o[DIM / 8][4]    the same with elements for keys
+#pragma once
+
+#include "device.cuh"
+
+constexpr int ROWS_OF_WARP = 16;
+
+template <int DIM>
+constexpr int STRIDE = DIM + 8;
+
+// Where this thread stands in its warp: the row and the pair of columns of a fragment that are its own.
+struct Lane {
+    int lane, g, t;
+    __device__ __forceinline__ Lane() : lane(threadIdx.x & 31), g(lane >> 2), t(lane & 3) {}
+};
+
+// Begins copying rows first..first + KEYS of `rows` ([.., DIM]) to `tile`; rows from `end` on become 0.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void copy_tile_begin(half_t* tile, const half_t* rows, int first, int end) {
+    constexpr int PIECES = DIM / 8;
+    for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
+        const int row = i / PIECES, piece = i % PIECES;
+        half_t* to = tile + row * STRIDE<DIM> + piece * 8;
+        if (first + row < end) {
+            copy_16_begin(to, rows + (size_t)(first + row) * DIM + piece * 8);
+        } else {
+            store_16(to, Sixteen{{0, 0, 0, 0}});
+        }
+    }
+}
+
+// The fragment of 16 rows that lie `stride` halves apart in global memory; rows from `count` on are 0.
+template <int DIM>
+__device__ __forceinline__ void load_rows(uint32_t (&q)[DIM / 16][4], const half_t* rows, size_t stride, int count) {
+    const Lane own;
+    for (int k = 0; k < DIM / 16; ++k) {
+        for (int i = 0; i < 4; ++i) {
+            const int row = own.g + 8 * (i & 1), column = 16 * k + 8 * (i >> 1) + 2 * own.t;
+            q[k][i] = row < count ? *reinterpret_cast<const uint32_t*>(rows + row * stride + column) : 0u;
+        }
+    }
+}
+
+// s = q * keys^T, for a tile of KEYS keys.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const uint32_t (&q)[DIM / 16][4], const half_t* keys) {
+    const Lane own;
+    const int matrix = own.lane >> 3, row = own.lane & 7;
+    const half_t* from = keys + ((matrix >> 1) * 8 + row) * STRIDE<DIM> + (matrix & 1) * 8;
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; ++j) {
+        s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < DIM / 16; ++k) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            uint32_t b[4];
+            load_matrices<false>(b, from + j * 8 * STRIDE<DIM> + k * 16);
+            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+            mma_16816(s[j], q[k], low);
+            mma_16816(s[j + 1], q[k], high);
+        }
+    }
+}
+
+// o += p * values, for a tile of KEYS values; p are scores raised to probabilities.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void add_tile(float (&o)[DIM / 8][4], const float (&p)[KEYS / 8][4], const half_t* values) {
+    const Lane own;
+    const int matrix = own.lane >> 3, row = own.lane & 7;
+    const half_t* from = values + ((matrix & 1) * 8 + row) * STRIDE<DIM> + (matrix >> 1) * 8;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; ++k) {
+        const uint32_t a[4] = {
+            pack_halves(p[2 * k][0], p[2 * k][1]),
+            pack_halves(p[2 * k][2], p[2 * k][3]),
+            pack_halves(p[2 * k + 1][0], p[2 * k + 1][1]),
+            pack_halves(p[2 * k + 1][2], p[2 * k + 1][3]),
+        };
+#pragma unroll
+        for (int j = 0; j < DIM / 8; j += 2) {
+            uint32_t b[4];
+            load_matrices<true>(b, from + k * 16 * STRIDE<DIM> + j * 8);
+            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+            mma_16816(o[j], a, low);
+            mma_16816(o[j + 1], a, high);
+        }
+    }
+}
+
+// From a dot product to the logit that softmax sees; cap 0 is none.
+struct Scale {
+    float factor, cap;
+
+    __device__ __forceinline__ float logit(float dot) const {
+        const float logit = dot * factor;
+        return cap > 0.0f ? cap * tanhf(logit / cap) : logit;
+    }
+};
+
+// The largest of what the four lanes of a row hold, and their sum.
+__device__ __forceinline__ float row_max(float x) {
+    x = at_least(x, shuffle_xor(x, 1));
+    return at_least(x, shuffle_xor(x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
+}
+
+// Softmax of rows g and g + 8 as their keys come by, tile after tile.
+struct Running {
+    // Largest logit so far, and this lane's part of the sum of exp(logit - largest).
+    float max[2], sum[2];
+
+    __device__ __forceinline__ Running() : max{-float_infinity(), -float_infinity()}, sum{0.0f, 0.0f} {}
+
+    // Raises the tile's logits to exp(logit - largest). `shrink` is what everything before is worth now, for each of the two rows.
+    template <int KEYS>
+    __device__ __forceinline__ void take(float (&s)[KEYS / 8][4], float (&shrink)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float largest = max[r];
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+                largest = at_least(largest, at_least(s[j][2 * r], s[j][2 * r + 1]));
+            }
+            largest = row_max(largest);
+            // A row that has seen no key yet: there is nothing to raise, and nothing to shrink.
+            const float base = largest == -float_infinity() ? 0.0f : largest;
+            shrink[r] = fast_exp(max[r] - base);
+            max[r] = largest;
+            float added = 0.0f;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+#pragma unroll
+                for (int i = 2 * r; i < 2 * r + 2; ++i) {
+                    s[j][i] = fast_exp(s[j][i] - base);
+                    added += s[j][i];
+                }
+            }
+            sum[r] = sum[r] * shrink[r] + added;
+        }
+    }
+
+    // The whole row's sum, in all of its lanes.
+    __device__ __forceinline__ float total(int r) const { return row_sum(sum[r]); }
+};

@@ -1,0 +1,220 @@
+// Runs a kernel's own source on the CPU, so that its index arithmetic, its barriers and its warp-wide steps can be tested where
+// there is no GPU. Not a simulator: it knows nothing of speed, of caches, or of what happens between barriers in another order.
+//
+// Every thread of a block is a fibre. A fibre runs until it meets a barrier (the block's) or a collective (its warp's), and waits there
+// until all others of block or warp have come; one that never comes is reported, as is one that ended before a barrier the others
+// wait at. Blocks run one after another. Shared memory begins as NaN, so that what was never written is seen.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace emulator {
+
+struct Index {
+    unsigned x, y, z;
+};
+
+// What a fibre knows of itself.
+struct Place {
+    Index thread, block, block_size, grid_size;
+};
+
+extern thread_local Place* place;
+extern thread_local unsigned char* shared;
+
+// Waits for all threads of the block.
+void block_barrier();
+// Gives `mine` to the warp and takes everybody's: `all` is [32, bytes]. Waits for all 32 lanes.
+void warp_exchange(const void* mine, size_t bytes, void* all);
+
+// Runs `kernel(parameters)` once for every thread of the grid. Gives nullptr, or what went wrong.
+const char* run(void (*kernel)(const void*), const void* parameters, Index grid, Index block, size_t shared_bytes);
+
+}  // namespace emulator
+
+#define threadIdx (emulator::place->thread)
+#define blockIdx (emulator::place->block)
+#define blockDim (emulator::place->block_size)
+#define gridDim (emulator::place->grid_size)
+
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+
+// The shared memory of a block.
+#define KEPT_SHARED(name) unsigned char* const name = emulator::shared
+
+inline void __syncthreads() { emulator::block_barrier(); }
+
+// --- half precision, rounded to nearest even as the hardware does ---
+
+struct half_t {
+    uint16_t bits;
+};
+
+inline float to_float(half_t h) {
+    const uint32_t sign = (uint32_t)(h.bits & 0x8000u) << 16;
+    uint32_t exponent = (h.bits >> 10) & 31u, mantissa = h.bits & 1023u;
+    uint32_t bits;
+    if (exponent == 31) {
+        bits = sign | 0x7F800000u | (mantissa << 13);
+    } else if (exponent != 0) {
+        bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
+    } else {
+        const float value = std::ldexp((float)mantissa, -24);
+        return sign ? -value : value;
+    }
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
+inline half_t to_half(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    const uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
+    const uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) return {(uint16_t)(sign | 0x7E00u)};
+    if (magnitude >= 0x477FF000u) return {(uint16_t)(sign | 0x7C00u)};
+    if (magnitude < 0x38800000u) {
+        // Below the smallest normal number: units of 2^-24, to nearest even.
+        const float units = std::nearbyint(std::ldexp(std::fabs(x), 24));
+        return {(uint16_t)(sign | (uint16_t)units)};
+    }
+    const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
+    return {(uint16_t)(sign | (uint16_t)((rounded - 0x38000000u) >> 13))};
+}
+
+inline uint32_t pack_halves(float low, float high) {
+    return (uint32_t)to_half(low).bits | ((uint32_t)to_half(high).bits << 16);
+}
+
+inline float low_half(uint32_t two) { return to_float({(uint16_t)two}); }
+inline float high_half(uint32_t two) { return to_float({(uint16_t)(two >> 16)}); }
+
+// --- warp-wide steps ---
+
+template <class T>
+inline T shuffle_xor(T mine, int mask) {
+    T all[32];
+    emulator::warp_exchange(&mine, sizeof(T), all);
+    return all[(threadIdx.x & 31) ^ mask];
+}
+
+template <class T>
+inline T shuffle(T mine, int lane) {
+    T all[32];
+    emulator::warp_exchange(&mine, sizeof(T), all);
+    return all[lane];
+}
+
+// d[16, 8] += a[16, 16] * b[16, 8], halves multiplied, sums in f32. Lane = 4 g + t holds
+//   a[0] (g, 2t..)   a[1] (g + 8, 2t..)   a[2] (g, 2t + 8..)   a[3] (g + 8, 2t + 8..)
+//   b[0] (2t.., g)   b[1] (2t + 8.., g)
+//   d[0..2] (g, 2t..)   d[2..4] (g + 8, 2t..)
+inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    struct Operands {
+        uint32_t a[4], b[2];
+    };
+    Operands mine, all[32];
+    std::memcpy(mine.a, a, sizeof(mine.a));
+    std::memcpy(mine.b, b, sizeof(mine.b));
+    emulator::warp_exchange(&mine, sizeof(mine), all);
+    const int lane = (int)(threadIdx.x & 31), g = lane >> 2, t = lane & 3;
+    auto element = [](uint32_t two, int odd) { return odd ? high_half(two) : low_half(two); };
+    for (int i = 0; i < 4; ++i) {
+        const int row = g + 8 * (i >> 1), column = 2 * t + (i & 1);
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) {
+            const Operands& of_a = all[(row & 7) * 4 + ((k & 7) >> 1)];
+            const Operands& of_b = all[column * 4 + ((k & 7) >> 1)];
+            sum += element(of_a.a[(row >> 3) + 2 * (k >> 3)], k & 1) * element(of_b.b[k >> 3], k & 1);
+        }
+        d[i] += sum;
+    }
+}
+
+// Four 8 x 8 matrices of halves. Lanes 8 i..8 i + 8 name the rows of matrix i (16 bytes each, aligned); lane 4 g + t gets of each
+// (g, 2t..), or with `transposed` (2t.., g).
+template <bool transposed>
+inline void load_matrices(uint32_t (&out)[4], const half_t* row) {
+    if ((uintptr_t)row % 16 != 0) {
+        __builtin_trap();
+    }
+    const half_t* rows[32];
+    emulator::warp_exchange(&row, sizeof(row), rows);
+    const int lane = (int)(threadIdx.x & 31), g = lane >> 2, t = lane & 3;
+    for (int i = 0; i < 4; ++i) {
+        const half_t* const* of = rows + 8 * i;
+        const half_t low = transposed ? of[2 * t][g] : of[g][2 * t];
+        const half_t high = transposed ? of[2 * t + 1][g] : of[g][2 * t + 1];
+        out[i] = (uint32_t)low.bits | ((uint32_t)high.bits << 16);
+    }
+}
+
+// --- copies that the hardware may finish later ---
+
+inline void copy_16_begin(void* shared, const void* global) {
+    if ((uintptr_t)shared % 16 != 0 || (uintptr_t)global % 16 != 0) {
+        __builtin_trap();
+    }
+    std::memcpy(shared, global, 16);
+}
+inline void copies_commit() {}
+template <int left>
+inline void copies_wait() {}
+
+struct alignas(16) Sixteen {
+    uint32_t words[4];
+};
+
+inline Sixteen load_16(const void* from) {
+    if ((uintptr_t)from % 16 != 0) {
+        __builtin_trap();
+    }
+    Sixteen out;
+    std::memcpy(&out, from, 16);
+    return out;
+}
+inline void store_16(void* to, Sixteen value) {
+    if ((uintptr_t)to % 16 != 0) {
+        __builtin_trap();
+    }
+    std::memcpy(to, &value, 16);
+}
+
+inline void warp_barrier() {
+    char nothing = 0, all[32];
+    emulator::warp_exchange(&nothing, 1, all);
+}
+
+inline void add_whole(unsigned long long* to, unsigned long long x) { *to += x; }
+
+inline float float_of_bits(uint32_t bits) {
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+inline float fast_exp(float x) { return std::exp(x); }
+inline float float_infinity() { return INFINITY; }
+template <class T>
+inline T at_most(T a, T b) { return a < b ? a : b; }
+template <class T>
+inline T at_least(T a, T b) { return a < b ? b : a; }
+
+// The entry of a kernel: on the GPU a __global__ function, here one that `run` calls for every thread.
+#define KEPT_KERNEL(threads, name, Parameters)                                                            \
+    static void name##_body(const Parameters& p);                                                         \
+    static void name##_entry(const void* p) { name##_body(*(const Parameters*)p); }                       \
+    extern "C" const char* emulated_##name(const void* p, size_t bytes, const unsigned* g,                \
+                                           const unsigned* b, size_t shared_bytes) {                      \
+        if (bytes != sizeof(Parameters)) return "the parameters are of another size than the kernel's";   \
+        if (b[0] * b[1] * b[2] > threads) return "a block has more threads than the kernel is built for"; \
+        return emulator::run(name##_entry, p, {g[0], g[1], g[2]}, {b[0], b[1], b[2]}, shared_bytes);      \
+    }                                                                                                     \
+    static void name##_body([[maybe_unused]] const Parameters& p)

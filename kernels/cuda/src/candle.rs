@@ -1,0 +1,218 @@
+//! candle's products with quantised weights, which are llama.cpp's: `mmvq` for few inputs, `mmq` for many. Only their launchers are
+//! called, with our memory and our stream.
+
+use std::ffi::c_void;
+
+use candle_core::quantized::GgmlDType;
+use candle_kernels::ffi;
+
+use crate::DeviceError;
+use crate::driver::{Address, FEW, Facts, Inputs, Product, Products};
+
+/// What a row of inputs is filled up to, in numbers: `MATRIX_ROW_PADDING` of candle and llama.cpp.
+const PADDING: usize = 512;
+/// Bytes of 32 inputs for few rows: two halves and the numbers.
+const FEW_BLOCK: usize = 36;
+/// Bytes of 128 inputs for many rows: four scales of four bytes and the numbers.
+const MANY_BLOCK: usize = 144;
+/// Blocks that a product of many rows may read behind its inputs.
+const MANY_BEHIND: usize = 128;
+/// Bytes of a product's partial tiles: 128 x 128 numbers for each of at most 256 multiprocessors.
+const WORKSPACE: usize = 256 * 128 * 128 * 4;
+
+type Few = unsafe extern "C" fn(*const c_void, *const c_void, *mut c_void, i32, i32, i32, i32, i32, *mut c_void);
+type Quantise = unsafe extern "C" fn(
+    *const c_void,
+    *const i32,
+    *mut c_void,
+    i32,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    *mut c_void,
+);
+type Many = unsafe extern "C" fn(
+    *mut c_void,
+    *const c_void,
+    *const c_void,
+    *mut c_void,
+    i64,
+    i64,
+    i64,
+    i64,
+    i64,
+    i32,
+    i32,
+    i64,
+    i32,
+    *mut c_void,
+);
+
+/// How to multiply with weights of a kind.
+struct Kind {
+    few: Few,
+    many: Many,
+    form: Inputs,
+}
+
+fn kind(kind: GgmlDType) -> Option<Kind> {
+    let (few, many, form): (Few, Many, Inputs) = match kind {
+        GgmlDType::Q4_0 => (ffi::launch_mmvq_gguf_q4_0_f32_plain, ffi::launch_mmq_gguf_q4_0, Inputs::Sums),
+        GgmlDType::Q4_1 => (ffi::launch_mmvq_gguf_q4_1_f32_plain, ffi::launch_mmq_gguf_q4_1, Inputs::Sums),
+        GgmlDType::Q5_0 => (ffi::launch_mmvq_gguf_q5_0_f32_plain, ffi::launch_mmq_gguf_q5_0, Inputs::Scales),
+        GgmlDType::Q5_1 => (ffi::launch_mmvq_gguf_q5_1_f32_plain, ffi::launch_mmq_gguf_q5_1, Inputs::Sums),
+        GgmlDType::Q8_0 => (ffi::launch_mmvq_gguf_q8_0_f32_plain, ffi::launch_mmq_gguf_q8_0, Inputs::Scales),
+        GgmlDType::Q2K => (ffi::launch_mmvq_gguf_q2_k_f32_plain, ffi::launch_mmq_gguf_q2_k, Inputs::PartSums),
+        GgmlDType::Q3K => (ffi::launch_mmvq_gguf_q3_k_f32_plain, ffi::launch_mmq_gguf_q3_k, Inputs::Scales),
+        GgmlDType::Q4K => (ffi::launch_mmvq_gguf_q4_k_f32_plain, ffi::launch_mmq_gguf_q4_k, Inputs::Sums),
+        GgmlDType::Q5K => (ffi::launch_mmvq_gguf_q5_k_f32_plain, ffi::launch_mmq_gguf_q5_k, Inputs::Sums),
+        GgmlDType::Q6K => (ffi::launch_mmvq_gguf_q6_k_f32_plain, ffi::launch_mmq_gguf_q6_k, Inputs::Scales),
+        _ => return None,
+    };
+    Some(Kind { few, many, form })
+}
+
+/// The launchers, for one card and one stream.
+pub(crate) struct Launchers {
+    pub(crate) stream: *mut c_void,
+    pub(crate) capability: u32,
+    pub(crate) multiprocessors: u32,
+    pub(crate) shared_bytes: u32,
+}
+
+impl Launchers {
+    pub(crate) fn new(facts: &Facts, stream: *mut c_void) -> Self {
+        Self {
+            stream,
+            capability: facts.capability,
+            multiprocessors: facts.multiprocessors,
+            shared_bytes: facts.shared_bytes,
+        }
+    }
+}
+
+fn pointer(address: Address) -> *mut c_void {
+    address as *mut c_void
+}
+
+impl Products for Launchers {
+    fn wants(&self, weights: GgmlDType, inputs: usize) -> Option<Inputs> {
+        let kind = kind(weights)?;
+        Some(if inputs <= FEW { Inputs::Few } else { kind.form })
+    }
+
+    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
+        let padded = cols.next_multiple_of(PADDING);
+        match form {
+            Inputs::Few => count * padded / 32 * FEW_BLOCK,
+            _ => (count * padded / 128 + MANY_BEHIND) * MANY_BLOCK,
+        }
+    }
+
+    fn behind(&self, kind: GgmlDType) -> usize {
+        PADDING / kind.block_size() * kind.type_size()
+    }
+
+    fn workspace(&self) -> usize {
+        WORKSPACE
+    }
+
+    unsafe fn quantise(
+        &self,
+        form: Inputs,
+        x: Address,
+        (count, cols): (usize, usize),
+        out: Address,
+    ) -> Result<(), DeviceError> {
+        let padded = cols.next_multiple_of(PADDING);
+        let many: Quantise = match form {
+            Inputs::Few => {
+                let (cols, padded, count) = (cols as i32, padded as i32, count as i32);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    ffi::launch_mmvq_gguf_quantize_q8_1_f32(
+                        pointer(x),
+                        pointer(out),
+                        cols,
+                        padded,
+                        count,
+                        self.stream,
+                    );
+                }
+                return Ok(());
+            }
+            Inputs::Scales => ffi::launch_mmq_quantize_q8_1_D4,
+            Inputs::Sums => ffi::launch_mmq_quantize_q8_1_DS4,
+            Inputs::PartSums => ffi::launch_mmq_quantize_q8_1_D2S6,
+        };
+        let (cols, padded, count) = (cols as i64, padded as i64, count as i64);
+        // SAFETY: the caller's promise; one matrix, its rows `cols` numbers apart.
+        unsafe {
+            many(
+                pointer(x),
+                std::ptr::null(),
+                pointer(out),
+                0,
+                cols,
+                cols,
+                0,
+                0,
+                padded,
+                count,
+                1,
+                1,
+                self.stream,
+            );
+        }
+        Ok(())
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
+        let &Product { rows, cols, count, .. } = product;
+        let launch = kind(product.kind).expect("asked before");
+        let (weights, inputs) = (pointer(product.weights), pointer(product.inputs));
+        if count <= FEW {
+            let blocks = cols.next_multiple_of(PADDING) / 32;
+            // SAFETY: the caller's promise.
+            unsafe {
+                (launch.few)(
+                    weights,
+                    inputs,
+                    pointer(product.out),
+                    cols as i32,
+                    rows as i32,
+                    blocks as i32,
+                    rows as i32,
+                    count as i32,
+                    self.stream,
+                );
+            }
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            (launch.many)(
+                pointer(product.workspace),
+                weights,
+                inputs,
+                pointer(product.out),
+                cols as i64,
+                rows as i64,
+                count as i64,
+                (cols / product.kind.block_size()) as i64,
+                rows as i64,
+                self.capability as i32 * 10,
+                self.multiprocessors as i32,
+                i64::from(self.shared_bytes),
+                32,
+                self.stream,
+            );
+        }
+        Ok(())
+    }
+}

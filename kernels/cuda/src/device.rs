@@ -1,0 +1,216 @@
+//! [`Device`] and [`Buffer`]: memory with an owner, a type and a length, and kernels that are handed nothing else.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::f16;
+
+use crate::DeviceError;
+use crate::driver::{Address, Driver, Facts, Geometry};
+
+/// Numbers that may lie on a device: any bytes are one of them.
+///
+/// # Safety
+/// No padding, no invalid bytes.
+pub unsafe trait Number: Copy + Send + Sync + 'static {}
+// SAFETY: plain numbers.
+unsafe impl Number for f32 {}
+// SAFETY: plain numbers.
+unsafe impl Number for f16 {}
+// SAFETY: plain numbers.
+unsafe impl Number for u64 {}
+// SAFETY: plain numbers.
+unsafe impl Number for u32 {}
+// SAFETY: plain numbers.
+unsafe impl Number for u8 {}
+
+/// A graphics card, or what stands for one. Cheap to clone; what it holds is given back with the last clone and buffer.
+#[derive(Clone)]
+pub struct Device {
+    driver: Arc<dyn Driver>,
+}
+
+impl Device {
+    /// A device behind `driver`.
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self { driver }
+    }
+
+    /// What runs its kernels.
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// What it is.
+    pub fn facts(&self) -> &Facts {
+        self.driver.facts()
+    }
+
+    /// Bytes that nobody has taken.
+    pub fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.driver.free_memory()
+    }
+
+    /// Room for `length` numbers; what is in it is not said.
+    pub fn room<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+        // A buffer without an address could not be told from none.
+        let bytes = (length * size_of::<T>()).max(size_of::<T>());
+        Ok(Buffer {
+            address: self.driver.allocate(bytes)?,
+            length,
+            driver: self.driver.clone(),
+            of: PhantomData,
+        })
+    }
+
+    /// `length` zeros.
+    pub fn zeros<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+        let mut buffer = self.room(length)?;
+        buffer.clear()?;
+        Ok(buffer)
+    }
+
+    /// A copy of `numbers`.
+    pub fn copy_of<T: Number>(&self, numbers: &[T]) -> Result<Buffer<T>, DeviceError> {
+        let mut buffer = self.room(numbers.len())?;
+        buffer.write(0, numbers)?;
+        Ok(buffer)
+    }
+
+    /// Waits for everything that was asked for.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.driver.wait()
+    }
+
+    /// Runs a kernel.
+    ///
+    /// # Safety
+    /// As [`Driver::launch`]; `P` is laid out as the kernel's own struct.
+    pub(crate) unsafe fn launch<P: Copy>(
+        &self,
+        name: &str,
+        geometry: Geometry,
+        parameters: &P,
+    ) -> Result<(), DeviceError> {
+        if geometry.grid.contains(&0) {
+            return Ok(());
+        }
+        // SAFETY: a live struct; its padding is never looked at, only passed on.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(parameters).cast::<u8>(), size_of::<P>())
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.launch(name, geometry, bytes) }
+    }
+}
+
+/// Numbers on a device.
+pub struct Buffer<T: Number> {
+    address: Address,
+    length: usize,
+    driver: Arc<dyn Driver>,
+    of: PhantomData<T>,
+}
+
+impl<T: Number> Buffer<T> {
+    /// Numbers in it.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        (self.length * size_of::<T>()) as u64
+    }
+
+    /// Where it lies; for a kernel's parameters.
+    pub(crate) fn address(&self) -> Address {
+        self.address
+    }
+
+    fn part(&self, range: &Range<usize>) -> Address {
+        assert!(
+            range.start <= range.end && range.end <= self.length,
+            "{range:?} of a buffer of {} numbers",
+            self.length
+        );
+        self.address + (range.start * size_of::<T>()) as u64
+    }
+
+    /// Sets all of it to 0.
+    pub fn clear(&mut self) -> Result<(), DeviceError> {
+        // SAFETY: all of what was allocated.
+        unsafe {
+            let bytes = self.length * size_of::<T>();
+            self.driver.clear(self.address, bytes)
+        }
+    }
+
+    /// Copies `numbers` to `first..`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write(&mut self, first: usize, numbers: &[T]) -> Result<(), DeviceError> {
+        let to = self.part(&(first..first + numbers.len()));
+        // SAFETY: `T` has no padding, and the range was checked.
+        unsafe {
+            let bytes =
+                std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers));
+            self.driver.upload(to, bytes)
+        }
+    }
+
+    /// Copies `first..` to `numbers`, after everything that was asked for before.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn read(&self, first: usize, numbers: &mut [T]) -> Result<(), DeviceError> {
+        let from = self.part(&(first..first + numbers.len()));
+        // SAFETY: any bytes are a `T`, and the range was checked.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(
+                numbers.as_mut_ptr().cast::<u8>(),
+                size_of_val(numbers),
+            );
+            self.driver.download(bytes, from)
+        }
+    }
+
+    /// All of it, on the host.
+    pub fn to_vec(&self) -> Result<Vec<T>, DeviceError> {
+        // SAFETY: any bytes are a `T`, zeros too.
+        let mut numbers = vec![unsafe { std::mem::zeroed() }; self.length];
+        self.read(0, &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Copies `range` of `from` to `first..` of this.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn copy_from(
+        &mut self,
+        first: usize,
+        from: &Buffer<T>,
+        range: Range<usize>,
+    ) -> Result<(), DeviceError> {
+        let to = self.part(&(first..first + range.len()));
+        let bytes = range.len() * size_of::<T>();
+        // SAFETY: both were checked, and two buffers never overlap.
+        unsafe { self.driver.copy(to, from.part(&range), bytes) }
+    }
+}
+
+impl<T: Number> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        let bytes = (self.length * size_of::<T>()).max(size_of::<T>());
+        // SAFETY: allocated with as many, and nobody else has it.
+        unsafe { self.driver.free(self.address, bytes) };
+    }
+}

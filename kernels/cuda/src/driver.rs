@@ -1,0 +1,179 @@
+//! Where kernels run: a graphics card behind NVIDIA's driver, or the emulator. Memory is a number there, and kernels have names;
+//! what is safe to do with both is [`crate::Device`]'s business.
+
+use candle_core::quantized::GgmlDType;
+
+use crate::DeviceError;
+
+/// What a device is and what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its name, for people.
+    pub name: String,
+    /// Compute capability times ten: 75 for Turing, 80 and 86 for Ampere, 89 for Ada, 90 for Hopper.
+    pub capability: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a block may ask for.
+    pub shared_bytes: u32,
+    /// Bytes of memory in all.
+    pub memory: u64,
+}
+
+/// Blocks of a grid and threads of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads, whole warps of 32.
+    pub block: [u32; 3],
+    /// Bytes of shared memory of each block.
+    pub shared_bytes: u32,
+}
+
+/// Memory of a device, by address.
+pub type Address = u64;
+
+/// A device. Everything happens in the order it was asked for.
+pub trait Driver: Send + Sync {
+    /// What it is.
+    fn facts(&self) -> &Facts;
+
+    /// Bytes that nobody has taken.
+    fn free_memory(&self) -> Result<u64, DeviceError>;
+
+    /// Takes memory; what is in it is not said.
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `address` is from [`Driver::allocate`] with `bytes`, and is not used again.
+    unsafe fn free(&self, address: Address, bytes: usize);
+
+    /// Copies from the host.
+    ///
+    /// # Safety
+    /// `to..to + from.len()` was allocated.
+    unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies to the host, and waits for everything that was asked for before.
+    ///
+    /// # Safety
+    /// `from..from + to.len()` was allocated.
+    unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError>;
+
+    /// Copies on the device.
+    ///
+    /// # Safety
+    /// Both ranges were allocated and do not overlap.
+    unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Sets bytes to 0.
+    ///
+    /// # Safety
+    /// `address..address + bytes` was allocated.
+    unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Runs the kernel `name` over a grid with its parameters, a struct of plain numbers laid out as the kernel's own.
+    ///
+    /// # Safety
+    /// The struct is the kernel's, every address in it is valid for what the kernel does with it over this grid, and nobody else
+    /// touches what it writes.
+    unsafe fn launch(
+        &self,
+        name: &str,
+        geometry: Geometry,
+        parameters: &[u8],
+    ) -> Result<(), DeviceError>;
+
+    /// Products with quantised weights, where the device has them.
+    fn products(&self) -> &dyn Products;
+
+    /// Waits for everything that was asked for.
+    fn wait(&self) -> Result<(), DeviceError>;
+}
+
+/// How inputs are quantised before they meet weights: what a kernel for some kind of weights reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Inputs {
+    /// For up to [`FEW`] rows, whatever the weights.
+    Few,
+    /// For more, a scale for each block.
+    Scales,
+    /// For more, a scale and a sum for each block.
+    Sums,
+    /// For more, scales and parts of sums: Q2_K.
+    PartSums,
+}
+
+/// One product: `out [inputs, rows] = inputs [inputs, cols] * weights [rows, cols]^T`.
+#[derive(Debug, Clone, Copy)]
+pub struct Product {
+    /// The kind of the weights.
+    pub kind: GgmlDType,
+    /// The weights, and behind them room for as much as [`Products::behind`] says.
+    pub weights: Address,
+    /// Rows of the weights.
+    pub rows: usize,
+    /// Columns of the weights.
+    pub cols: usize,
+    /// Inputs as [`Products::quantise`] left them.
+    pub inputs: Address,
+    /// How many.
+    pub count: usize,
+    /// `[count, rows]` f32.
+    pub out: Address,
+    /// [`Products::workspace`] bytes.
+    pub workspace: Address,
+}
+
+/// Products with quantised weights: not ours, but candle's.
+pub trait Products {
+    /// How `inputs` rows are to be quantised for weights of `kind`; `None` where there is no such product.
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs>;
+
+    /// Bytes of `count` quantised inputs of `cols` numbers.
+    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize;
+
+    /// Bytes that must be there behind weights of `kind`.
+    fn behind(&self, kind: GgmlDType) -> usize;
+
+    /// Bytes that products of many rows need for themselves.
+    fn workspace(&self) -> usize;
+
+    /// Quantises `x [count, cols]` f32.
+    ///
+    /// # Safety
+    /// `out` has [`Products::input_bytes`] bytes.
+    unsafe fn quantise(
+        &self,
+        form: Inputs,
+        x: Address,
+        shape: (usize, usize),
+        out: Address,
+    ) -> Result<(), DeviceError>;
+
+    /// Multiplies.
+    ///
+    /// # Safety
+    /// Every address of the product is valid for its shape, and the inputs were quantised as [`Products::wants`] says.
+    unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError>;
+}
+
+/// Rows up to which [`Inputs::Few`] are taken.
+pub const FEW: usize = 8;
+
+/// Quantised weights that there are products with.
+pub const PRODUCT_KINDS: [GgmlDType; 10] = [
+    GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
+    GgmlDType::Q8_0,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
+    GgmlDType::Q4K,
+    GgmlDType::Q5K,
+    GgmlDType::Q6K,
+];

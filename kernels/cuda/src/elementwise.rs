@@ -1,0 +1,451 @@
+//! The row-wise pieces of a layer: `device/elementwise.cu`.
+
+use half::f16;
+use kept_kernels::Pairing;
+
+use crate::driver::{Address, Geometry};
+use crate::{Buffer, Device, DeviceError, LayerRows};
+
+/// Angles of RoPE by position.
+#[derive(Clone, Copy)]
+pub struct Angles<'a> {
+    /// `[positions, rope_dim / 2]`
+    pub cos: &'a Buffer<f32>,
+    /// `[positions, rope_dim / 2]`
+    pub sin: &'a Buffer<f32>,
+    /// Leading numbers of a row that are turned.
+    pub rope_dim: usize,
+    /// Which numbers form a pair.
+    pub pairing: Pairing,
+}
+
+impl Angles<'_> {
+    /// Panics unless there are angles for `positions` positions, and heads of `dim` numbers have as many to turn.
+    pub(crate) fn check(&self, positions: usize, dim: usize) {
+        let rope_dim = self.rope_dim;
+        assert!(
+            rope_dim > 0 && rope_dim.is_multiple_of(2) && rope_dim <= dim,
+            "rope_dim {rope_dim} for head_dim {dim}"
+        );
+        let there = self.cos.len().min(self.sin.len()) / (rope_dim / 2);
+        assert!(
+            positions <= there,
+            "{positions} positions, the angle tables hold {there}"
+        );
+    }
+
+    pub(crate) fn neighbours(&self) -> u32 {
+        u32::from(self.pairing == Pairing::Neighbours)
+    }
+}
+
+/// Where projected heads stand in the text.
+#[derive(Clone, Copy)]
+pub enum Places<'a> {
+    /// One after another from here on.
+    From(usize),
+    /// `[rows]` positions; they lie on the device and cannot be checked here, so the launch that takes them is unsafe.
+    At(&'a Buffer<u32>),
+}
+
+/// Projected heads, to be made ready for attention.
+pub struct Heads<'a> {
+    /// `[rows, heads, dim]`
+    pub projected: &'a Buffer<f32>,
+    /// Rows.
+    pub rows: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Numbers of a head.
+    pub dim: usize,
+    /// `[heads * dim]`, added.
+    pub bias: Option<&'a Buffer<f32>>,
+    /// `[dim]` and epsilon: each head is normed.
+    pub norm: Option<(&'a Buffer<f32>, f32)>,
+    /// RoPE, if the layer has any.
+    pub angles: Option<Angles<'a>>,
+    /// Where the rows stand.
+    pub places: Places<'a>,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RmsNormParameters {
+    x: Address,
+    weight: Address,
+    out: Address,
+    residual: Address,
+    rows: u32,
+    width: u32,
+    eps: f32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HeadsParameters {
+    x: Address,
+    bias: Address,
+    norm: Address,
+    cos: Address,
+    sin: Address,
+    positions: Address,
+    out: Address,
+    head_stride: u64,
+    row_stride: u64,
+    first_row: u64,
+    rows: u32,
+    heads: u32,
+    dim: u32,
+    first: u32,
+    rope_dim: u32,
+    neighbours: u32,
+    eps: f32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UnrotateParameters {
+    keys: Address,
+    cos: Address,
+    sin: Address,
+    capacity: u32,
+    dim: u32,
+    rope_dim: u32,
+    neighbours: u32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ActivateParameters {
+    gate: Address,
+    up: Address,
+    rows: u32,
+    width: u32,
+    gate_stride: u32,
+    up_stride: u32,
+    gelu: u32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SumParameters {
+    x: Address,
+    y: Address,
+    count: u64,
+    cap: f32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ArgmaxParameters {
+    x: Address,
+    place: Address,
+    count: u32,
+}
+
+/// Threads of a row's block.
+const THREADS: u32 = 256;
+
+/// The activation of a feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + exp(-x))
+    Silu,
+    /// GELU by its tanh approximation.
+    Gelu,
+}
+
+impl Device {
+    /// Norms each row of `x [rows, width]` by its root mean square and multiplies with `weight [width]`; writes it to `out`, adds it to
+    /// `residual`, or both.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn rms_norm(
+        &self,
+        x: &Buffer<f32>,
+        (weight, eps): (&Buffer<f32>, f32),
+        rows: usize,
+        out: Option<&mut Buffer<f32>>,
+        residual: Option<&mut Buffer<f32>>,
+    ) -> Result<(), DeviceError> {
+        let width = weight.len();
+        let fits = |buffer: &Buffer<f32>| buffer.len() >= rows * width;
+        assert!(
+            fits(x)
+                && out.as_ref().is_none_or(|out| fits(out))
+                && residual.as_ref().is_none_or(|residual| fits(residual)),
+            "x, out and residual are [rows {rows}, width {width}]"
+        );
+        let parameters = RmsNormParameters {
+            x: x.address(),
+            weight: weight.address(),
+            out: out.map_or(0, |out| out.address()),
+            residual: residual.map_or(0, |residual| residual.address()),
+            rows: rows as u32,
+            width: width as u32,
+            eps,
+        };
+        let geometry = Geometry {
+            grid: [rows as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: THREADS / 32 * 4,
+        };
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe { self.launch("rms_norm", geometry, &parameters) }
+    }
+
+    /// Writes queries, `out [rows, heads, dim]`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    ///
+    /// # Safety
+    /// [`Places::At`] are positions that the angles reach.
+    pub unsafe fn ready_queries(
+        &self,
+        task: &Heads<'_>,
+        out: &mut Buffer<f16>,
+    ) -> Result<(), DeviceError> {
+        let numbers = task.rows * task.heads * task.dim;
+        assert!(
+            out.len() >= numbers,
+            "out is [rows {}, heads {}, dim {}]",
+            task.rows,
+            task.heads,
+            task.dim
+        );
+        let (head_stride, row_stride) = (task.dim as u64, (task.heads * task.dim) as u64);
+        // SAFETY: the caller's promise; the strides are the output's.
+        unsafe { self.ready(task, out.address(), (head_stride, row_stride, 0)) }
+    }
+
+    /// Writes keys or values to the rows from `first` on of every head of a layer.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    ///
+    /// # Safety
+    /// [`Places::At`] are positions that the angles reach.
+    pub unsafe fn ready_rows(
+        &self,
+        task: &Heads<'_>,
+        first: usize,
+        out: &mut LayerRows,
+    ) -> Result<(), DeviceError> {
+        let shape = kept_kernels::HeadShape {
+            q_heads: task.heads,
+            kv_heads: task.heads,
+            head_dim: task.dim,
+        };
+        out.check("out", &shape, first + task.rows);
+        let head_stride = (out.capacity() * task.dim) as u64;
+        let strides = (head_stride, task.dim as u64, first as u64);
+        // SAFETY: the caller's promise; the strides are the layer's.
+        unsafe { self.ready(task, out.data.address(), strides) }
+    }
+
+    /// # Safety
+    /// As [`Device::ready_queries`], and `out` has room for these strides.
+    unsafe fn ready(
+        &self,
+        task: &Heads<'_>,
+        out: Address,
+        (head_stride, row_stride, first_row): (u64, u64, u64),
+    ) -> Result<(), DeviceError> {
+        let &Heads {
+            rows, heads, dim, ..
+        } = task;
+        assert!(
+            task.projected.len() >= rows * heads * dim,
+            "projected is [rows {rows}, heads {heads}, dim {dim}]"
+        );
+        if let Some(bias) = task.bias {
+            assert_eq!(bias.len(), heads * dim, "bias is [heads * dim]");
+        }
+        if let Some((norm, _)) = task.norm {
+            assert_eq!(norm.len(), dim, "norm is [dim]");
+        }
+        let (first, positions) = match task.places {
+            Places::From(first) => (first, 0),
+            Places::At(positions) => {
+                assert!(positions.len() >= rows, "positions are [rows {rows}]");
+                (0, positions.address())
+            }
+        };
+        if let Some(angles) = &task.angles {
+            let reach = if positions == 0 { first + rows } else { 0 };
+            angles.check(reach, dim);
+        }
+        let parameters = HeadsParameters {
+            x: task.projected.address(),
+            bias: task.bias.map_or(0, Buffer::address),
+            norm: task.norm.map_or(0, |(norm, _)| norm.address()),
+            cos: task.angles.map_or(0, |a| a.cos.address()),
+            sin: task.angles.map_or(0, |a| a.sin.address()),
+            positions,
+            out,
+            head_stride,
+            row_stride,
+            first_row,
+            rows: rows as u32,
+            heads: heads as u32,
+            dim: dim as u32,
+            first: first as u32,
+            rope_dim: task.angles.map_or(0, |a| a.rope_dim as u32),
+            neighbours: task.angles.map_or(0, |a| a.neighbours()),
+            eps: task.norm.map_or(0.0, |(_, eps)| eps),
+        };
+        let geometry = Geometry {
+            grid: [rows as u32, heads.div_ceil(4) as u32, 1],
+            block: [128, 1, 1],
+            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked; for the rest the caller answers.
+        unsafe { self.launch("heads", geometry, &parameters) }
+    }
+
+    /// Turns the first `rows` keys of every head back to before RoPE; row == position.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn unrotate(
+        &self,
+        keys: &mut LayerRows,
+        rows: usize,
+        angles: Angles<'_>,
+    ) -> Result<(), DeviceError> {
+        let (heads, dim) = keys.heads();
+        assert!(
+            rows <= keys.capacity(),
+            "{rows} rows of {}",
+            keys.capacity()
+        );
+        angles.check(rows, dim);
+        let parameters = UnrotateParameters {
+            keys: keys.data.address(),
+            cos: angles.cos.address(),
+            sin: angles.sin.address(),
+            capacity: keys.capacity() as u32,
+            dim: dim as u32,
+            rope_dim: angles.rope_dim as u32,
+            neighbours: angles.neighbours(),
+        };
+        let geometry = Geometry {
+            grid: [rows as u32, heads as u32, 1],
+            block: [128, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked.
+        unsafe { self.launch("unrotate", geometry, &parameters) }
+    }
+
+    /// `gate [rows, width] = activation(gate) * up [rows, width]`; in both, row r begins at r times the stride.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn activate(
+        &self,
+        activation: Activation,
+        (gate, gate_stride): (&mut Buffer<f32>, usize),
+        (up, up_stride): (&Buffer<f32>, usize),
+        (rows, width): (usize, usize),
+    ) -> Result<(), DeviceError> {
+        let reach = |stride: usize| rows.saturating_sub(1) * stride + width;
+        assert!(
+            width <= gate_stride
+                && gate.len() >= reach(gate_stride)
+                && up.len() >= reach(up_stride),
+            "gate and up are [rows {rows}, width {width}]"
+        );
+        let parameters = ActivateParameters {
+            gate: gate.address(),
+            up: up.address(),
+            rows: rows as u32,
+            width: width as u32,
+            gate_stride: gate_stride as u32,
+            up_stride: up_stride as u32,
+            gelu: u32::from(activation == Activation::Gelu),
+        };
+        let geometry = Geometry {
+            grid: [width.div_ceil(THREADS as usize) as u32, rows as u32, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked; `gate` is borrowed for writing.
+        unsafe { self.launch("activate", geometry, &parameters) }
+    }
+
+    /// `x += y`, for the first `count` numbers.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn add(
+        &self,
+        x: &mut Buffer<f32>,
+        y: &Buffer<f32>,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            x.len() >= count && y.len() >= count,
+            "{count} numbers of {} and {}",
+            x.len(),
+            y.len()
+        );
+        self.sum(x, y.address(), count, 0.0)
+    }
+
+    /// `x = cap * tanh(x / cap)`.
+    pub fn soft_cap(&self, x: &mut Buffer<f32>, cap: f32) -> Result<(), DeviceError> {
+        let count = x.len();
+        self.sum(x, 0, count, cap)
+    }
+
+    fn sum(
+        &self,
+        x: &mut Buffer<f32>,
+        y: Address,
+        count: usize,
+        cap: f32,
+    ) -> Result<(), DeviceError> {
+        let parameters = SumParameters {
+            x: x.address(),
+            y,
+            count: count as u64,
+            cap,
+        };
+        let geometry = Geometry {
+            grid: [count.div_ceil(THREADS as usize) as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked; `x` is borrowed for writing.
+        unsafe { self.launch("sum", geometry, &parameters) }
+    }
+
+    /// Writes to `place [1]` where the largest of `x` is, the first of several.
+    ///
+    /// # Panics
+    /// When `x` is empty or `place` is.
+    pub fn argmax(&self, x: &Buffer<f32>, place: &mut Buffer<u32>) -> Result<(), DeviceError> {
+        assert!(!x.is_empty() && !place.is_empty(), "numbers and a place");
+        let parameters = ArgmaxParameters {
+            x: x.address(),
+            place: place.address(),
+            count: x.len() as u32,
+        };
+        let geometry = Geometry {
+            grid: [1, 1, 1],
+            block: [1024, 1, 1],
+            shared_bytes: 1024 * 8,
+        };
+        // SAFETY: lengths were checked; `place` is borrowed for writing.
+        unsafe { self.launch("argmax", geometry, &parameters) }
+    }
+}

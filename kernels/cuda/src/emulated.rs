@@ -1,0 +1,267 @@
+//! The emulator as a device: kernels run on the CPU, thread by thread, and memory is checked for what kernels must not do.
+//!
+//! Memory begins as NaN (a kernel that reads what nobody wrote gives NaN), and stands between guards that are looked at when it is given
+//! back.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, Mutex};
+
+use candle_core::quantized::GgmlDType;
+use kept_kernels::mapped::{MappedFile, MappedMatrix};
+
+use crate::driver::{Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products};
+use crate::{Device, DeviceError};
+
+type Kernel =
+    unsafe extern "C" fn(*const c_void, usize, *const u32, *const u32, usize) -> *const c_char;
+
+/// Bytes before and behind every piece of memory.
+const GUARD: usize = 256;
+/// NaN as f32, as f16 and as f64.
+const POISON: u8 = 0x7F;
+
+macro_rules! kernels {
+    ($($name:ident),* $(,)?) => {
+        unsafe extern "C" {
+            $(fn $name(
+                parameters: *const c_void,
+                bytes: usize,
+                grid: *const u32,
+                block: *const u32,
+                shared_bytes: usize,
+            ) -> *const c_char;)*
+        }
+        /// Every kernel, by name.
+        const KERNELS: &[(&str, Kernel)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// A device on the CPU.
+struct Emulated {
+    facts: Facts,
+    kernels: HashMap<&'static str, Kernel>,
+    /// Allocations with their guards, by the address that was given.
+    memory: Mutex<HashMap<Address, Vec<u64>>>,
+    /// Bytes that may be taken.
+    limit: u64,
+}
+
+/// A device on the CPU, of the given compute capability (75, 80, 86, 89 or 90), with `memory` bytes.
+pub fn device(capability: u32, memory: u64) -> Device {
+    // What NVIDIA's programming guide lists for a block of each.
+    let shared_kib = match capability {
+        75 => 64,
+        80 => 163,
+        86 | 89 => 99,
+        _ => 227,
+    };
+    Device::new(Arc::new(Emulated {
+        facts: Facts {
+            name: format!("emulated sm_{capability}"),
+            capability,
+            multiprocessors: 4,
+            shared_bytes: shared_kib << 10,
+            memory,
+        },
+        kernels: KERNELS
+            .iter()
+            .map(|(name, kernel)| (name.trim_start_matches("emulated_"), *kernel))
+            .collect(),
+        memory: Mutex::default(),
+        limit: memory,
+    }))
+}
+
+impl Emulated {
+    fn taken(&self) -> u64 {
+        let memory = self.memory.lock().expect("nobody panics inside");
+        memory
+            .values()
+            .map(|m| (m.len() * 8 - 2 * GUARD) as u64)
+            .sum()
+    }
+}
+
+impl Driver for Emulated {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        Ok(self.limit - self.taken())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let free = self.free_memory()?;
+        if bytes as u64 > free {
+            return Err(DeviceError::OutOfMemory {
+                device: self.facts.name.clone(),
+                needed: bytes as u64,
+                free,
+            });
+        }
+        let mut memory: Vec<u64> =
+            vec![u64::from_ne_bytes([POISON; 8]); bytes.div_ceil(16) * 2 + 2 * GUARD / 8 + 2];
+        let start = memory.as_mut_ptr() as usize;
+        // As the driver does, every allocation begins at a multiple of 256; here of 16, which is what kernels rely on.
+        let address = ((start + GUARD).next_multiple_of(16)) as Address;
+        self.memory
+            .lock()
+            .expect("nobody panics inside")
+            .insert(address, memory);
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: Address, bytes: usize) {
+        let memory = self
+            .memory
+            .lock()
+            .expect("nobody panics inside")
+            .remove(&address);
+        let memory = memory.expect("it was allocated");
+        // SAFETY: the whole allocation, as bytes.
+        let all =
+            unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<u8>(), memory.len() * 8) };
+        let first = address as usize - memory.as_ptr() as usize;
+        let guards = all[..first].iter().chain(&all[first + bytes..]);
+        if !std::thread::panicking() {
+            assert!(
+                guards.into_iter().all(|byte| *byte == POISON),
+                "a kernel wrote before or behind a buffer of {bytes} bytes"
+            );
+        }
+    }
+
+    unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        name: &str,
+        geometry: Geometry,
+        parameters: &[u8],
+    ) -> Result<(), DeviceError> {
+        let failed = |reason: &str| DeviceError::Failed {
+            device: self.facts.name.clone(),
+            what: name.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let kernel = self
+            .kernels
+            .get(name)
+            .ok_or_else(|| failed("there is no such kernel"))?;
+        if geometry.shared_bytes > self.facts.shared_bytes {
+            return Err(failed(
+                "it asks for more shared memory than a block may have",
+            ));
+        }
+        // As aligned as the struct was.
+        let mut aligned = vec![0u64; parameters.len().div_ceil(8)];
+        // SAFETY: as many bytes; the caller's promise for the kernel.
+        let wrong = unsafe {
+            std::ptr::copy_nonoverlapping(
+                parameters.as_ptr(),
+                aligned.as_mut_ptr().cast::<u8>(),
+                parameters.len(),
+            );
+            let (grid, block) = (geometry.grid.as_ptr(), geometry.block.as_ptr());
+            let shared_bytes = geometry.shared_bytes as usize;
+            kernel(
+                aligned.as_ptr().cast(),
+                parameters.len(),
+                grid,
+                block,
+                shared_bytes,
+            )
+        };
+        match wrong.is_null() {
+            true => Ok(()),
+            // SAFETY: a sentence of the emulator's, which lives as long as the program.
+            false => Err(failed(&unsafe { CStr::from_ptr(wrong) }.to_string_lossy())),
+        }
+    }
+
+    fn products(&self) -> &dyn Products {
+        self
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
+impl Products for Emulated {
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
+        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW { Inputs::Few } else { Inputs::Scales })
+    }
+
+    fn input_bytes(&self, _form: Inputs, count: usize, cols: usize) -> usize {
+        count * cols * size_of::<f32>()
+    }
+
+    fn behind(&self, _kind: GgmlDType) -> usize {
+        0
+    }
+
+    fn workspace(&self) -> usize {
+        0
+    }
+
+    unsafe fn quantise(
+        &self,
+        _form: Inputs,
+        x: Address,
+        (count, cols): (usize, usize),
+        out: Address,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy(out, x, count * cols * size_of::<f32>()) }
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
+        let &Product { kind, rows, cols, count, .. } = product;
+        let bytes = rows * cols / kind.block_size() * kind.type_size();
+        // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
+        let (weights, inputs, out) = unsafe {
+            (
+                std::slice::from_raw_parts(product.weights as *const u8, bytes),
+                std::slice::from_raw_parts(product.inputs as *const f32, count * cols),
+                std::slice::from_raw_parts_mut(product.out as *mut f32, count * rows),
+            )
+        };
+        let failed = |reason: String| DeviceError::Failed {
+            device: self.facts.name.clone(),
+            what: format!("a product with {kind:?}"),
+            reason,
+        };
+        let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
+        let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));
+        matrix.map_err(|e| failed(e.to_string()))?.multiply(count, inputs, out);
+        Ok(())
+    }
+}

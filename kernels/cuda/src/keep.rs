@@ -1,0 +1,155 @@
+//! Rows on their way into the compact cache: `device/keep.cu`.
+
+use half::f16;
+
+use crate::driver::{Address, Geometry};
+use crate::{Angles, Buffer, Device, DeviceError, KeptRows, LayerRows, RowKind};
+
+/// Which rows are kept, in the order of their slots: head after head.
+pub struct Kept<'a> {
+    /// `[slots]`: the row of each.
+    pub positions: &'a Buffer<u32>,
+    /// `[slots]`: its kv head.
+    pub heads: &'a Buffer<u32>,
+    /// `[slots]`: where it goes; `None`: to the slot of its own number.
+    pub targets: Option<&'a Buffer<u32>>,
+    /// How many.
+    pub slots: usize,
+}
+
+/// `device/keep.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KeepParameters {
+    source: Address,
+    positions: Address,
+    targets: Address,
+    heads: Address,
+    cos: Address,
+    sin: Address,
+    numbers: Address,
+    scales: Address,
+    slots: u32,
+    capacity: u32,
+    dim: u32,
+    rope_dim: u32,
+    neighbours: u32,
+    kind: u32,
+}
+
+/// `device/keep.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TurnParameters {
+    halves: Address,
+    numbers: Address,
+    rows: u32,
+    dim: u32,
+}
+
+impl Device {
+    /// Copies rows of `source` to `target`, in its kind; with `unrotated` they are turned back to before RoPE first.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    ///
+    /// # Safety
+    /// On the device, positions are rows of the source and within the angles, heads are its heads, and targets are slots.
+    pub unsafe fn keep(
+        &self,
+        source: &LayerRows,
+        kept: &Kept<'_>,
+        unrotated: Option<Angles<'_>>,
+        target: &mut KeptRows,
+    ) -> Result<(), DeviceError> {
+        let (_, dim) = source.heads();
+        assert_eq!(dim, target.head_dim(), "kept rows of other heads");
+        let slots = kept.slots;
+        assert!(
+            kept.positions.len() >= slots
+                && kept.heads.len() >= slots
+                && kept.targets.is_none_or(|targets| targets.len() >= slots)
+                && (kept.targets.is_some() || target.slots >= slots),
+            "positions, heads and targets are [slots {slots}]"
+        );
+        if let Some(angles) = &unrotated {
+            angles.check(0, dim);
+        }
+        let parameters = KeepParameters {
+            source: source.data.address(),
+            positions: kept.positions.address(),
+            targets: kept.targets.map_or(0, Buffer::address),
+            heads: kept.heads.address(),
+            cos: unrotated.map_or(0, |a| a.cos.address()),
+            sin: unrotated.map_or(0, |a| a.sin.address()),
+            numbers: target.numbers.address(),
+            scales: target.scales.address(),
+            slots: slots as u32,
+            capacity: source.capacity() as u32,
+            dim: dim as u32,
+            rope_dim: unrotated.map_or(0, |a| a.rope_dim as u32),
+            neighbours: unrotated.map_or(0, |a| a.neighbours()),
+            kind: match target.kind {
+                RowKind::F16 => 0,
+                RowKind::Q8_0 => 1,
+                RowKind::Q4_0 => 2,
+            },
+        };
+        let geometry = Geometry {
+            grid: [slots.div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        unsafe { self.launch("keep", geometry, &parameters) }
+    }
+
+    /// Rotates each of `rows` rows by Hadamard's matrix: queries for rows of 4 bits.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn hadamard_halves(
+        &self,
+        x: &mut Buffer<f16>,
+        rows: usize,
+        dim: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
+        self.hadamard((x.address(), 0), rows, dim)
+    }
+
+    /// Rotates each of `rows` rows by Hadamard's matrix, which is its own inverse: attention over rows of 4 bits.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn hadamard_numbers(
+        &self,
+        x: &mut Buffer<f32>,
+        rows: usize,
+        dim: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
+        self.hadamard((0, x.address()), rows, dim)
+    }
+
+    fn hadamard(
+        &self,
+        (halves, numbers): (Address, Address),
+        rows: usize,
+        dim: usize,
+    ) -> Result<(), DeviceError> {
+        let parameters = TurnParameters {
+            halves,
+            numbers,
+            rows: rows as u32,
+            dim: dim as u32,
+        };
+        let geometry = Geometry {
+            grid: [rows.div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+        };
+        // SAFETY: one of the two is there, and its length was checked.
+        unsafe { self.launch("hadamard_rows", geometry, &parameters) }
+    }
+}

@@ -1,0 +1,80 @@
+//! The kernels of kept-kernels on an NVIDIA GPU: the same names and meanings, over [`Buffer`]s that live on a [`Device`].
+//!
+//! - `device/*.cu`: the kernels. Each file's head counts the bytes and operations it must move.
+//! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
+//! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
+//! - `nvidia.rs`: the driver, with the feature `cuda`.
+//! - `device.rs`: [`Device`] and [`Buffer`].
+//! - `weights.rs`: products with a model's weights, by candle's kernels.
+//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
+//!   geometry.
+//!
+//! A shape that does not fit is a panic that names it, as in kept-kernels; what the device refuses is a [`DeviceError`]. Not here:
+//! models, policies, the order of things.
+
+#![warn(missing_docs)]
+
+mod attention;
+#[cfg(feature = "cuda")]
+mod candle;
+mod classes;
+mod decode;
+mod device;
+pub mod driver;
+mod elementwise;
+#[cfg(feature = "emulated")]
+pub mod emulated;
+mod error;
+mod keep;
+#[cfg(feature = "cuda")]
+pub mod nvidia;
+mod rows;
+mod scores;
+mod weights;
+
+pub use attention::{AttentionScratch, PrefillAttention};
+pub use classes::{ClassAttention, ClassScratch};
+pub use decode::{DecodeAttention, DecodeScratch, KeptRows, Ranks, RowKind};
+pub use device::{Buffer, Device, Number};
+pub use elementwise::{Activation, Angles, Heads, Places};
+pub use error::DeviceError;
+pub use keep::Kept;
+pub use rows::LayerRows;
+pub use scores::{Scores, ScoresScratch};
+pub use weights::{ProductScratch, Weights};
+
+/// Heads that there are kernels for, by their numbers.
+pub const HEAD_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
+
+/// Bytes of a row of halves in shared memory: 16 more than its numbers take (`device/tiles.cuh`).
+fn tile_row_bytes(head_dim: usize) -> usize {
+    (head_dim + 8) * 2
+}
+
+/// `head_dim` if there are kernels for it.
+pub(crate) fn supported(head_dim: usize) -> Result<usize, DeviceError> {
+    match HEAD_DIMS.contains(&head_dim) {
+        true => Ok(head_dim),
+        false => Err(DeviceError::HeadDim {
+            head_dim,
+            supported: "64, 80, 96, 128 and 256",
+        }),
+    }
+}
+
+/// `device/tiles.cuh`: from dot products to logits. A cap of 0 is none.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ScaleParameters {
+    factor: f32,
+    cap: f32,
+}
+
+impl From<kept_kernels::Scale> for ScaleParameters {
+    fn from(scale: kept_kernels::Scale) -> Self {
+        Self {
+            factor: scale.factor,
+            cap: scale.cap.unwrap_or(0.0),
+        }
+    }
+}

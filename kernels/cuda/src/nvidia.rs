@@ -1,0 +1,370 @@
+//! NVIDIA's driver, found and loaded when the program runs: a build with this starts where there is no driver, and says so.
+//!
+//! Kernels come as one fat binary for each file of `device/`: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
+//! driver compiles for anything else. All work goes to one stream.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::{DriverError, result, sys};
+
+use crate::candle::Launchers;
+use crate::driver::{Address, Driver, Facts, Geometry, Products};
+use crate::{Device, DeviceError};
+
+include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
+
+/// Oldest driver interface that loads what the compiler in use makes: CUDA 13.0, driver 580.
+const OLDEST_DRIVER: i32 = 13_000;
+/// Oldest compute capability that there are kernels for: Turing.
+const OLDEST_CARD: u32 = 75;
+
+/// A graphics card of this computer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// Its number, as in `--device cuda:0`.
+    pub ordinal: usize,
+    /// What it is.
+    pub facts: Facts,
+    /// Bytes that are free now.
+    pub free: u64,
+}
+
+/// Why no graphics card can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoCard {
+    /// There is no driver.
+    #[error("no NVIDIA driver was found (libcuda); without one Kept answers on the processor")]
+    NoDriver,
+    /// The driver is older than the kernels.
+    #[error(
+        "the NVIDIA driver speaks CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
+    )]
+    OldDriver {
+        /// Its version.
+        have: String,
+    },
+    /// The driver found nothing it can use.
+    #[error("the NVIDIA driver found no usable graphics card: {reason}")]
+    None {
+        /// What the driver said.
+        reason: String,
+    },
+    /// There is no such card.
+    #[error("there is no graphics card cuda:{ordinal}; this computer has {count}")]
+    NoSuch {
+        /// The number asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The card is older than the kernels.
+    #[error(
+        "the graphics card {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer",
+        capability / 10,
+        capability % 10
+    )]
+    OldCard {
+        /// Its name.
+        name: String,
+        /// Compute capability times ten.
+        capability: u32,
+    },
+}
+
+fn none(error: DriverError) -> NoCard {
+    NoCard::None {
+        reason: sentence(error),
+    }
+}
+
+/// What the driver says of an error.
+fn sentence(error: DriverError) -> String {
+    match error.error_string() {
+        Ok(words) => words.to_string_lossy().into_owned(),
+        Err(_) => format!("error {:?}", error.0),
+    }
+}
+
+/// Loads the driver and counts the cards.
+fn begin() -> Result<usize, NoCard> {
+    // SAFETY: only looks for a library.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(NoCard::NoDriver);
+    }
+    let mut version = 0;
+    // SAFETY: the place is there; this call needs no initialisation.
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(none)?;
+    if version < OLDEST_DRIVER {
+        let have = format!("{}.{}", version / 1000, version % 1000 / 10);
+        return Err(NoCard::OldDriver { have });
+    }
+    result::init().map_err(none)?;
+    let count = result::device::get_count().map_err(none)?;
+    match count {
+        0 => Err(NoCard::None {
+            reason: "there is none".to_owned(),
+        }),
+        count => Ok(count as usize),
+    }
+}
+
+fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
+    use sys::CUdevice_attribute as Of;
+    let device = result::device::get(ordinal as i32)?;
+    // SAFETY: a device that the driver gave.
+    let attribute = |of| unsafe { result::device::get_attribute(device, of) };
+    let major = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let facts = Facts {
+        name: result::device::get_name(device)?,
+        capability: (major * 10 + minor) as u32,
+        multiprocessors: attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        shared_bytes: attribute(Of::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
+        // SAFETY: as above.
+        memory: unsafe { result::device::total_mem(device)? } as u64,
+    };
+    Ok((device, facts))
+}
+
+/// The graphics cards of this computer, with the memory that is free on each now.
+///
+/// # Errors
+/// Why there is none.
+pub fn cards() -> Result<Vec<Card>, NoCard> {
+    let count = begin()?;
+    let card = |ordinal| {
+        let (device, facts) = facts(ordinal)?;
+        // SAFETY: a device that the driver gave; what is retained is released.
+        let free = unsafe {
+            let context = result::primary_ctx::retain(device)?;
+            result::ctx::set_current(context)?;
+            let free = result::mem_get_info().map(|(free, _)| free as u64);
+            result::primary_ctx::release(device)?;
+            free?
+        };
+        Ok(Card {
+            ordinal,
+            facts,
+            free,
+        })
+    };
+    (0..count)
+        .map(card)
+        .collect::<Result<_, DriverError>>()
+        .map_err(none)
+}
+
+/// The graphics card `ordinal`, ready for work.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn open(ordinal: usize) -> Result<Device, NoCard> {
+    let count = begin()?;
+    if ordinal >= count {
+        return Err(NoCard::NoSuch { ordinal, count });
+    }
+    let (device, facts) = facts(ordinal).map_err(none)?;
+    if facts.capability < OLDEST_CARD {
+        return Err(NoCard::OldCard {
+            name: facts.name,
+            capability: facts.capability,
+        });
+    }
+    // SAFETY: a device that the driver gave; released when the last owner is gone.
+    let nvidia = unsafe {
+        let context = result::primary_ctx::retain(device).map_err(none)?;
+        result::ctx::set_current(context).map_err(none)?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = stream.map_err(none)?;
+        let mut nvidia = Nvidia {
+            products: Launchers::new(&facts, stream.cast()),
+            facts,
+            device,
+            context,
+            stream,
+            modules: Vec::new(),
+            functions: Mutex::default(),
+        };
+        for image in FAT_BINARIES {
+            let module = result::module::load_data(image.as_ptr().cast::<c_void>());
+            nvidia.modules.push(module.map_err(none)?);
+        }
+        nvidia
+    };
+    Ok(Device::new(Arc::new(nvidia)))
+}
+
+struct Nvidia {
+    facts: Facts,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    modules: Vec<sys::CUmodule>,
+    functions: Mutex<HashMap<String, usize>>,
+    products: Launchers,
+}
+
+// SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
+unsafe impl Send for Nvidia {}
+// SAFETY: as above; the only thing that changes is behind a lock.
+unsafe impl Sync for Nvidia {}
+
+impl Nvidia {
+    fn failed(&self, what: &str) -> impl Fn(DriverError) -> DeviceError {
+        let (device, what) = (self.facts.name.clone(), what.to_owned());
+        move |error| DeviceError::Failed {
+            device: device.clone(),
+            what: what.clone(),
+            reason: sentence(error),
+        }
+    }
+
+    /// Makes the context this thread's.
+    fn current(&self) -> Result<(), DeviceError> {
+        // SAFETY: retained as long as this lives.
+        unsafe { result::ctx::set_current(self.context) }.map_err(self.failed("its context"))
+    }
+
+    /// The kernel `name`; looked up once.
+    fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
+        let mut functions = self.functions.lock().expect("nobody panics inside");
+        if let Some(function) = functions.get(name) {
+            return Ok(*function as sys::CUfunction);
+        }
+        let symbol = CString::new(name).expect("names of kernels have no zeros");
+        // SAFETY: modules of this context.
+        let found = (self.modules.iter())
+            .find_map(|module| unsafe { result::module::get_function(*module, symbol.clone()) }.ok());
+        let function = found.ok_or_else(|| DeviceError::Failed {
+            device: self.facts.name.clone(),
+            what: name.to_owned(),
+            reason: "this build has no such kernel".to_owned(),
+        })?;
+        // Without this a block may have 48 KiB only.
+        let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a function of this context.
+        unsafe { result::function::set_function_attribute(function, most, self.facts.shared_bytes as i32) }
+            .map_err(self.failed(name))?;
+        functions.insert(name.to_owned(), function as usize);
+        Ok(function)
+    }
+}
+
+impl Driver for Nvidia {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.current()?;
+        let info = result::mem_get_info().map_err(self.failed("counting its memory"))?;
+        Ok(info.0 as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.current()?;
+        // SAFETY: more than 0 bytes.
+        match unsafe { result::malloc_sync(bytes.max(1)) } {
+            Ok(address) => Ok(address),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                Err(DeviceError::OutOfMemory {
+                    device: self.facts.name.clone(),
+                    needed: bytes as u64,
+                    free: self.free_memory()?,
+                })
+            }
+            Err(error) => Err(self.failed("giving memory")(error)),
+        }
+    }
+
+    unsafe fn free(&self, address: Address, _bytes: usize) {
+        // SAFETY: the caller's promise. After an error of the device nothing can be given back but by ending the process.
+        let freed = self.current().is_ok() && unsafe { result::free_sync(address) }.is_ok();
+        debug_assert!(freed || std::thread::panicking(), "memory was given back");
+    }
+
+    unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: the caller's promise; the driver has read pageable memory when it returns.
+        unsafe { result::memcpy_htod_async(to, from, self.stream) }
+            .map_err(self.failed("copying to it"))
+    }
+
+    unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: the caller's promise; `to` is borrowed until the stream is done.
+        unsafe { result::memcpy_dtoh_async(to, from, self.stream) }
+            .map_err(self.failed("copying from it"))?;
+        self.wait()
+    }
+
+    unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }
+            .map_err(self.failed("copying on it"))
+    }
+
+    unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
+            .map_err(self.failed("clearing memory"))
+    }
+
+    unsafe fn launch(
+        &self,
+        name: &str,
+        geometry: Geometry,
+        parameters: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.current()?;
+        let function = self.function(name)?;
+        let [x, y, z] = geometry.grid;
+        let [threads_x, threads_y, threads_z] = geometry.block;
+        // The driver copies the struct before it returns.
+        let mut pointers = [parameters.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the caller's promise.
+        unsafe {
+            result::launch_kernel(
+                function,
+                (x, y, z),
+                (threads_x, threads_y, threads_z),
+                geometry.shared_bytes,
+                self.stream,
+                &mut pointers,
+            )
+        }
+        .map_err(self.failed(name))
+    }
+
+    fn products(&self) -> &dyn Products {
+        &self.products
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: this object's own stream.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(self.failed("its work"))
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.current().is_err() {
+            return;
+        }
+        // SAFETY: made by this object, and nobody else has them. Errors leave nothing to do.
+        unsafe {
+            for module in self.modules.drain(..) {
+                let _ = result::module::unload(module);
+            }
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! [`LayerRows`]: the keys or the values of one layer while a prompt is read, in f16, one run of rows per kv head.
+
+use half::f16;
+
+use crate::{Buffer, Device, DeviceError};
+
+/// Keys or values of one layer, `[kv_heads, capacity, head_dim]`; row == position.
+pub struct LayerRows {
+    pub(crate) data: Buffer<f16>,
+    kv_heads: usize,
+    capacity: usize,
+    head_dim: usize,
+}
+
+impl LayerRows {
+    /// Room for `capacity` rows in every head.
+    pub fn new(
+        device: &Device,
+        kv_heads: usize,
+        capacity: usize,
+        head_dim: usize,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            data: device.room(kv_heads * capacity * head_dim)?,
+            kv_heads,
+            capacity,
+            head_dim,
+        })
+    }
+
+    /// Bytes of the rows, used or not.
+    pub fn bytes(&self) -> u64 {
+        self.data.bytes()
+    }
+
+    /// Rows that each head has room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Heads, and numbers of each.
+    pub(crate) fn heads(&self) -> (usize, usize) {
+        (self.kv_heads, self.head_dim)
+    }
+
+    /// The numbers, `[kv_heads, capacity, head_dim]`.
+    pub fn data(&self) -> &Buffer<f16> {
+        &self.data
+    }
+
+    /// The numbers, `[kv_heads, capacity, head_dim]`.
+    pub fn data_mut(&mut self) -> &mut Buffer<f16> {
+        &mut self.data
+    }
+
+    /// Panics unless these are rows of such heads with room for `rows` of them.
+    pub(crate) fn check(&self, name: &str, shape: &kept_kernels::HeadShape, rows: usize) {
+        assert_eq!(
+            (self.kv_heads, self.head_dim),
+            (shape.kv_heads, shape.head_dim),
+            "{name} hold other (kv_heads, head_dim)"
+        );
+        assert!(
+            rows <= self.capacity,
+            "{name}: {rows} rows asked of heads that hold {}",
+            self.capacity
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! What keys get from rows: `device/scores.cu`.
+
+use half::f16;
+use kept_kernels::{HeadShape, Normalise, Scale};
+use std::ops::Range;
+
+use crate::driver::{Address, Geometry};
+use crate::{
+    AttentionScratch, Buffer, Device, DeviceError, LayerRows, ScaleParameters, supported,
+    tile_row_bytes,
+};
+
+/// Keys of a tile, and rows that a block takes.
+const TILE: usize = 64;
+/// Warps of a block.
+const WARPS: usize = 4;
+
+/// The last rows of a prompt, as far as it has been read, and the keys that they look at.
+pub struct Scores<'a> {
+    /// Heads of the layer.
+    pub shape: HeadShape,
+    /// From dot products to logits.
+    pub scale: Scale,
+    /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
+    pub queries: &'a Buffer<f16>,
+    /// Rows.
+    pub rows: usize,
+    /// Rotated keys; rows `0..tokens` of each head are valid, row == position.
+    pub keys: &'a LayerRows,
+    /// Tokens read so far.
+    pub tokens: usize,
+    /// What the softmax of a row sums over.
+    pub normalise: Normalise,
+}
+
+/// What the passes need beside their result.
+pub struct ScoresScratch {
+    /// `[q_heads, rows]`
+    log_sum_exp: Buffer<f32>,
+    rows: usize,
+}
+
+impl ScoresScratch {
+    /// For up to `rows` rows.
+    pub fn new(device: &Device, shape: HeadShape, rows: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            log_sum_exp: device.room(shape.q_heads * rows)?,
+            rows,
+        })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.log_sum_exp.bytes()
+    }
+}
+
+/// `device/scores.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Parameters {
+    queries: Address,
+    keys: Address,
+    log_sum_exp: Address,
+    row_weights: Address,
+    sums: Address,
+    marks: Address,
+    rows: u32,
+    first: u32,
+    q_heads: u32,
+    kv_heads: u32,
+    capacity: u32,
+    limit: u32,
+    begin: u32,
+    end: u32,
+    stride: u32,
+    add: u32,
+    words: u32,
+    row_weight: f32,
+    scale: ScaleParameters,
+}
+
+impl Scores<'_> {
+    fn check(&self) -> Result<usize, DeviceError> {
+        let (shape, rows) = (&self.shape, self.rows);
+        let dim = supported(shape.head_dim)?;
+        assert!(
+            self.queries.len() >= rows * shape.q_heads * dim,
+            "queries are [rows {rows}, q_heads {}, head_dim {dim}]",
+            shape.q_heads
+        );
+        assert!(
+            0 < rows && rows <= self.tokens,
+            "{rows} rows in a prompt of {} tokens",
+            self.tokens
+        );
+        self.keys.check("keys", shape, self.tokens);
+        Ok(dim)
+    }
+
+    fn parameters(&self) -> Parameters {
+        let first = self.tokens - self.rows;
+        Parameters {
+            queries: self.queries.address(),
+            keys: self.keys.data.address(),
+            log_sum_exp: 0,
+            row_weights: 0,
+            sums: 0,
+            marks: 0,
+            rows: self.rows as u32,
+            first: first as u32,
+            q_heads: self.shape.q_heads as u32,
+            kv_heads: self.shape.kv_heads as u32,
+            capacity: self.keys.capacity() as u32,
+            limit: match self.normalise {
+                Normalise::All => self.tokens as u32,
+                Normalise::Prefix => first as u32,
+            },
+            begin: 0,
+            end: self.tokens as u32,
+            stride: self.tokens as u32,
+            add: 0,
+            words: 0,
+            row_weight: 1.0,
+            scale: self.scale.into(),
+        }
+    }
+}
+
+impl Device {
+    /// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of exponentials. Only for rows whose attention
+    /// nobody needs: [`Device::prefill_attention`] gives the same on the way.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn log_sum_exp(
+        &self,
+        task: &Scores<'_>,
+        parts: &mut AttentionScratch,
+        log_sum_exp: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let dim = task.check()?;
+        let (heads, rows) = (task.shape.q_heads, task.rows);
+        assert!(
+            log_sum_exp.len() >= heads * rows,
+            "log_sum_exp is [q_heads {heads}, rows {rows}]"
+        );
+        let row_tiles = rows.div_ceil(TILE);
+        let key_tiles = task.tokens.div_ceil(TILE);
+        let splits = parts.splits(self, row_tiles * heads, key_tiles, rows);
+        let parameters = Parameters {
+            sums: match splits {
+                1 => log_sum_exp.address(),
+                _ => parts.sums.address(),
+            },
+            ..task.parameters()
+        };
+        let geometry = Geometry {
+            grid: [row_tiles as u32, heads as u32, splits as u32],
+            block: [(WARPS * 32) as u32, 1, 1],
+            shared_bytes: (TILE * tile_row_bytes(dim)) as u32,
+        };
+        // SAFETY: lengths were checked; the result and the scratch are borrowed for writing.
+        unsafe {
+            self.launch(&format!("row_sums_{dim}"), geometry, &parameters)?;
+            if splits > 1 {
+                self.combine(parts, 0, log_sum_exp.address(), (splits, rows))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `out [q_heads, tokens]`: the mean over the rows of each key's probability, or the sum weighted by `row_weights
+    /// [rows]`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn window_scores(
+        &self,
+        task: &Scores<'_>,
+        row_weights: Option<&Buffer<f32>>,
+        parts: &mut AttentionScratch,
+        scratch: &mut ScoresScratch,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            task.rows <= scratch.rows,
+            "the scratch is for {} rows",
+            scratch.rows
+        );
+        self.log_sum_exp(task, parts, &mut scratch.log_sum_exp)?;
+        if let Some(weights) = row_weights {
+            assert_eq!(weights.len(), task.rows, "row_weights are [rows]");
+        }
+        let parameters = Parameters {
+            row_weights: row_weights.map_or(0, Buffer::address),
+            row_weight: 1.0 / task.rows as f32,
+            ..task.parameters()
+        };
+        let all = 0..task.tokens;
+        self.columns(
+            "column_sums",
+            task,
+            parameters,
+            &scratch.log_sum_exp,
+            all,
+            out,
+        )
+    }
+
+    /// Writes `out [q_heads, columns]`: the most that any row gives each key of `columns`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn window_maxima(
+        &self,
+        task: &Scores<'_>,
+        columns: Range<usize>,
+        parts: &mut AttentionScratch,
+        scratch: &mut ScoresScratch,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            task.rows <= scratch.rows,
+            "the scratch is for {} rows",
+            scratch.rows
+        );
+        self.log_sum_exp(task, parts, &mut scratch.log_sum_exp)?;
+        let parameters = task.parameters();
+        let sums = &scratch.log_sum_exp;
+        self.columns("column_maxima", task, parameters, sums, columns, out)
+    }
+
+    /// Adds to the first `tokens` columns of `sums [q_heads, columns]` what each key gets from all rows. `log_sum_exp [q_heads,
+    /// rows]` is that of the rows.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn add_column_sums(
+        &self,
+        task: &Scores<'_>,
+        log_sum_exp: &Buffer<f32>,
+        sums: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let stride = sums.len() / task.shape.q_heads;
+        let parameters = Parameters {
+            add: 1,
+            stride: stride as u32,
+            ..task.parameters()
+        };
+        let all = 0..task.tokens;
+        self.columns("column_sums", task, parameters, log_sum_exp, all, sums)
+    }
+
+    fn columns(
+        &self,
+        kernel: &str,
+        task: &Scores<'_>,
+        parameters: Parameters,
+        log_sum_exp: &Buffer<f32>,
+        columns: Range<usize>,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let dim = task.check()?;
+        let heads = task.shape.q_heads;
+        assert!(
+            columns.start <= columns.end && columns.end <= task.tokens,
+            "columns {columns:?} of {} tokens",
+            task.tokens
+        );
+        assert!(
+            log_sum_exp.len() >= heads * task.rows,
+            "log_sum_exp is [q_heads {heads}, rows {}]",
+            task.rows
+        );
+        let stride = match parameters.add {
+            0 => columns.len(),
+            _ => parameters.stride as usize,
+        };
+        assert!(
+            stride >= columns.len() && out.len() >= heads * stride,
+            "out is [q_heads {heads}, columns {}]",
+            columns.len()
+        );
+        let parameters = Parameters {
+            log_sum_exp: log_sum_exp.address(),
+            sums: out.address(),
+            begin: columns.start as u32,
+            end: columns.end as u32,
+            stride: stride as u32,
+            ..parameters
+        };
+        let geometry = Geometry {
+            grid: [columns.len().div_ceil(TILE) as u32, heads as u32, 1],
+            block: [(WARPS * 32) as u32, 1, 1],
+            shared_bytes: (TILE * tile_row_bytes(dim) + WARPS * TILE * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked; the result is borrowed for writing.
+        unsafe { self.launch(&format!("{kernel}_{dim}"), geometry, &parameters) }
+    }
+
+    /// Writes `marks [kv_heads, tokens, words]`, as [`kept_kernels::mark_below_average`].
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn mark_below_average(
+        &self,
+        task: &Scores<'_>,
+        parts: &mut AttentionScratch,
+        scratch: &mut ScoresScratch,
+        marks: &mut Buffer<u64>,
+    ) -> Result<(), DeviceError> {
+        let dim = task.check()?;
+        assert!(
+            task.rows <= scratch.rows,
+            "the scratch is for {} rows",
+            scratch.rows
+        );
+        let (kv_heads, words) = (task.shape.kv_heads, kept_kernels::words(task.rows));
+        assert!(
+            marks.len() >= kv_heads * task.tokens * words,
+            "marks are [kv_heads {kv_heads}, tokens {}, words {words}]",
+            task.tokens
+        );
+        self.log_sum_exp(task, parts, &mut scratch.log_sum_exp)?;
+        let parameters = Parameters {
+            log_sum_exp: scratch.log_sum_exp.address(),
+            marks: marks.address(),
+            words: words as u32,
+            ..task.parameters()
+        };
+        let key_tiles = task.tokens.div_ceil(TILE) as u32;
+        let geometry = Geometry {
+            grid: [key_tiles, kv_heads as u32, words as u32],
+            block: [(WARPS * 32) as u32, 1, 1],
+            shared_bytes: (TILE * tile_row_bytes(dim) + TILE * TILE * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked; the marks are borrowed for writing.
+        unsafe { self.launch(&format!("mark_below_average_{dim}"), geometry, &parameters) }
+    }
+}

@@ -1,0 +1,198 @@
+//! A model's weights on a device, and products with them: quantised ones by candle's kernels, the others by `device/dense.cu`.
+
+use candle_core::quantized::GgmlDType;
+
+use crate::driver::{Address, Geometry, Inputs, Product};
+use crate::{Buffer, Device, DeviceError};
+
+/// A matrix of weights, `[rows, cols]`, in blocks as they stand in a GGUF file.
+pub struct Weights {
+    data: Buffer<u8>,
+    kind: GgmlDType,
+    rows: usize,
+    cols: usize,
+}
+
+impl Weights {
+    /// Copies the matrix with these blocks to the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Kind`] for a kind that has no product there.
+    ///
+    /// # Panics
+    /// When there are not as many bytes as the shape takes.
+    pub fn new(
+        device: &Device,
+        kind: GgmlDType,
+        (rows, cols): (usize, usize),
+        blocks: &[u8],
+    ) -> Result<Self, DeviceError> {
+        let products = device.driver().products();
+        let dense = matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16);
+        if !dense && products.wants(kind, 1).is_none() {
+            return Err(DeviceError::Kind {
+                kind: format!("{kind:?}"),
+            });
+        }
+        let bytes = rows * cols / kind.block_size() * kind.type_size();
+        assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
+        let behind = if dense { 0 } else { products.behind(kind) };
+        let mut data = device.room(bytes + behind)?;
+        data.write(0, blocks)?;
+        data.write(bytes, &vec![0; behind])?;
+        Ok(Self {
+            data,
+            kind,
+            rows,
+            cols,
+        })
+    }
+
+    /// Rows: outputs of a product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of a product.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.data.bytes()
+    }
+}
+
+/// Inputs as products take them, and what products need besides. Inputs that several matrices take are quantised once.
+pub struct ProductScratch {
+    quantised: Buffer<u8>,
+    workspace: Buffer<u8>,
+    /// Address of the inputs that are quantised now, their number and their form.
+    holds: Option<(Address, usize, usize, Inputs)>,
+}
+
+impl ProductScratch {
+    /// For up to `inputs` rows of up to `cols` numbers.
+    pub fn new(device: &Device, inputs: usize, cols: usize) -> Result<Self, DeviceError> {
+        let products = device.driver().products();
+        let forms = [
+            Inputs::Few,
+            Inputs::Scales,
+            Inputs::Sums,
+            Inputs::PartSums,
+        ];
+        let few = inputs.min(crate::driver::FEW);
+        let bytes = forms.iter().map(|&form| match form {
+            Inputs::Few => products.input_bytes(form, few, cols),
+            _ => products.input_bytes(form, inputs, cols),
+        });
+        Ok(Self {
+            quantised: device.room(bytes.max().unwrap_or(0))?,
+            workspace: device.room(products.workspace())?,
+            holds: None,
+        })
+    }
+
+    /// The inputs have changed: what is quantised of them is not theirs any more.
+    pub fn forget(&mut self) {
+        self.holds = None;
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.quantised.bytes() + self.workspace.bytes()
+    }
+}
+
+/// `device/dense.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DenseParameters {
+    weights: Address,
+    x: Address,
+    out: Address,
+    rows: u32,
+    cols: u32,
+    inputs: u32,
+    kind: u32,
+}
+
+impl Device {
+    /// `out [inputs, rows] = x [inputs, cols] * weights^T`. Call [`ProductScratch::forget`] between products whose `x` is one buffer
+    /// with other numbers.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn multiply(
+        &self,
+        weights: &Weights,
+        x: &Buffer<f32>,
+        inputs: usize,
+        scratch: &mut ProductScratch,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let &Weights {
+            kind, rows, cols, ..
+        } = weights;
+        assert!(
+            x.len() >= inputs * cols && out.len() >= inputs * rows,
+            "x is [inputs {inputs}, cols {cols}], out [inputs, rows {rows}]"
+        );
+        if inputs == 0 {
+            return Ok(());
+        }
+        let products = self.driver().products();
+        let dense = match kind {
+            GgmlDType::F32 => Some(0),
+            GgmlDType::F16 => Some(1),
+            GgmlDType::BF16 => Some(2),
+            _ => None,
+        };
+        if let Some(kind) = dense {
+            let parameters = DenseParameters {
+                weights: weights.data.address(),
+                x: x.address(),
+                out: out.address(),
+                rows: rows as u32,
+                cols: cols as u32,
+                inputs: inputs as u32,
+                kind,
+            };
+            let geometry = Geometry {
+                grid: [rows.div_ceil(8) as u32, inputs.div_ceil(8) as u32, 1],
+                block: [256, 1, 1],
+                shared_bytes: 0,
+            };
+            // SAFETY: lengths were checked; `out` is borrowed for writing.
+            return unsafe { self.launch("dense", geometry, &parameters) };
+        }
+        let form = products
+            .wants(kind, inputs)
+            .expect("asked when the weights came");
+        let bytes = products.input_bytes(form, inputs, cols);
+        assert!(
+            bytes <= scratch.quantised.len(),
+            "the scratch is for fewer inputs than {inputs} of {cols}"
+        );
+        let wanted = (x.address(), inputs, cols, form);
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe {
+            if scratch.holds != Some(wanted) {
+                let quantised = scratch.quantised.address();
+                products.quantise(form, x.address(), (inputs, cols), quantised)?;
+                scratch.holds = Some(wanted);
+            }
+            products.multiply(&Product {
+                kind,
+                weights: weights.data.address(),
+                rows,
+                cols,
+                inputs: scratch.quantised.address(),
+                count: inputs,
+                out: out.address(),
+                workspace: scratch.workspace.address(),
+            })
+        }
+    }
+}

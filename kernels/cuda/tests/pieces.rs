@@ -1,0 +1,461 @@
+//! Row-wise pieces, rows that are kept, and classes: the kernels' own source against the specification.
+
+mod support;
+
+use half::f16;
+use kept_cuda::{
+    Activation, Angles, ClassAttention, ClassScratch, Heads, Kept, KeptRows, Places, RowKind,
+};
+use kept_kernels::{HeadShape, Pairing, RankRotation, RowStore, reference};
+use support::*;
+
+const PAIRINGS: [Pairing; 2] = [Pairing::Halves, Pairing::Neighbours];
+
+fn angles(numbers: &mut Numbers, positions: usize, columns: usize) -> (Vec<f32>, Vec<f32>) {
+    let angles = numbers.rows(positions * columns);
+    angles
+        .iter()
+        .map(|a| ((3.0 * a).cos(), (3.0 * a).sin()))
+        .unzip()
+}
+
+#[test]
+fn norms_are_written_and_added() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(1));
+    for (rows, width) in [(1, 32), (3, 100), (2, 1000)] {
+        let (x, weight, residual) = (
+            numbers.rows(rows * width),
+            numbers.rows(width),
+            numbers.rows(rows * width),
+        );
+        let mut expected = vec![0.0; x.len()];
+        reference::rms_norm(&x, &weight, 1e-5, &mut expected);
+        let [there, weights] = [&x, &weight].map(|n| device.copy_of(n).expect("room"));
+        let mut out = device.room(x.len()).expect("room");
+        let mut sum = device.copy_of(&residual).expect("room");
+        let weights = (&weights, 1e-5);
+        device
+            .rms_norm(&there, weights, rows, Some(&mut out), Some(&mut sum))
+            .expect("it runs");
+        close(&out.to_vec().expect("read"), &expected, 1e-5, "norm");
+        let added: Vec<f32> = residual.iter().zip(&expected).map(|(a, b)| a + b).collect();
+        close(&sum.to_vec().expect("read"), &added, 1e-5, "added");
+    }
+}
+
+#[test]
+fn heads_are_biased_normed_turned_and_written_where_they_belong() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(2));
+    let (rows, heads, first) = (3, 6, 4);
+    for dim in [64, 80] {
+        for (pairing, rope_dim) in PAIRINGS.into_iter().flat_map(|p| [(p, dim), (p, dim / 2)]) {
+            let (x, bias, norm) = (
+                numbers.rows(rows * heads * dim),
+                numbers.rows(heads * dim),
+                numbers.rows(dim),
+            );
+            let (cos, sin) = angles(&mut numbers, 20, rope_dim / 2);
+            let mut expected: Vec<f32> = x
+                .iter()
+                .enumerate()
+                .map(|(i, x)| x + bias[i % (heads * dim)])
+                .collect();
+            let biased = expected.clone();
+            reference::rms_norm(&biased, &norm, 1e-6, &mut expected);
+            let columns = rope_dim / 2;
+            let own = first * columns..(first + rows) * columns;
+            reference::rotate(
+                &mut expected,
+                heads,
+                dim,
+                &cos[own.clone()],
+                &sin[own],
+                pairing,
+            );
+
+            let copy = |n: &[f32]| device.copy_of(n).expect("room");
+            let (x, bias, norm, cos, sin) =
+                (copy(&x), copy(&bias), copy(&norm), copy(&cos), copy(&sin));
+            let at = device.copy_of(&[4u32, 5, 6]).expect("room");
+            for places in [Places::From(first), Places::At(&at)] {
+                let task = Heads {
+                    projected: &x,
+                    rows,
+                    heads,
+                    dim,
+                    bias: Some(&bias),
+                    norm: Some((&norm, 1e-6)),
+                    angles: Some(Angles {
+                        cos: &cos,
+                        sin: &sin,
+                        rope_dim,
+                        pairing,
+                    }),
+                    places,
+                };
+                let mut out = device.room(rows * heads * dim).expect("room");
+                // SAFETY: the positions are below 20.
+                unsafe { device.ready_queries(&task, &mut out) }.expect("it runs");
+                let found: Vec<f32> = out
+                    .to_vec()
+                    .expect("read")
+                    .iter()
+                    .map(|x: &f16| x.to_f32())
+                    .collect();
+                close(&found, &expected, 4e-3, "queries");
+                let mut layer = kept_cuda::LayerRows::new(&device, heads, 9, dim).expect("room");
+                layer.data_mut().clear().expect("zeros");
+                // SAFETY: as above.
+                unsafe { device.ready_rows(&task, 5, &mut layer) }.expect("it runs");
+                let found = layer.data().to_vec().expect("read");
+                for (i, expected) in expected.iter().enumerate() {
+                    let (row, head, column) = (i / heads / dim, i / dim % heads, i % dim);
+                    let found = found[(head * 9 + 5 + row) * dim + column].to_f32();
+                    close(&[found], &[*expected], 4e-3, "rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_turned_back() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(3));
+    let shape = HeadShape {
+        q_heads: 2,
+        kv_heads: 2,
+        head_dim: 64,
+    };
+    for pairing in PAIRINGS {
+        let (mut host, mut keys) = layer(&device, &mut numbers, &shape, 7);
+        let (cos, sin) = angles(&mut numbers, 7, 16);
+        let back: Vec<f32> = sin.iter().map(|s| -s).collect();
+        for h in 0..2 {
+            reference::rotate(
+                &mut host.head_mut(h)[..5 * 64],
+                1,
+                64,
+                &cos[..5 * 16],
+                &back[..5 * 16],
+                pairing,
+            );
+        }
+        let [cos, sin] = [cos, sin].map(|n| device.copy_of(&n).expect("room"));
+        let angles = Angles {
+            cos: &cos,
+            sin: &sin,
+            rope_dim: 32,
+            pairing,
+        };
+        device.unrotate(&mut keys, 5, angles).expect("it runs");
+        let found: Vec<f32> = keys
+            .data()
+            .to_vec()
+            .expect("read")
+            .iter()
+            .map(|x| x.to_f32())
+            .collect();
+        close(&found, host.as_slice(), 2e-3, "turned back");
+    }
+}
+
+#[test]
+fn activations_sums_caps_and_the_largest() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
+    let (rows, width) = (2, 300);
+    // Gate and up of a row side by side, as a fused projection leaves them.
+    let both: Vec<f32> = numbers
+        .rows(rows * 2 * width)
+        .iter()
+        .map(|x| 6.0 * x)
+        .collect();
+    let ups: Vec<f32> = both
+        .chunks(2 * width)
+        .flat_map(|row| &row[width..])
+        .copied()
+        .collect();
+    for activation in [Activation::Silu, Activation::Gelu] {
+        let mut expected: Vec<f32> = both
+            .chunks(2 * width)
+            .flat_map(|row| &row[..width])
+            .copied()
+            .collect();
+        match activation {
+            Activation::Silu => reference::silu_mul(&mut expected, &ups),
+            Activation::Gelu => reference::gelu_mul(&mut expected, &ups),
+        }
+        let mut gate = device.copy_of(&both).expect("room");
+        let up = device.copy_of(&ups).expect("room");
+        let (gates, ups) = ((&mut gate, 2 * width), (&up, width));
+        device
+            .activate(activation, gates, ups, (rows, width))
+            .expect("it runs");
+        let found = gate.to_vec().expect("read");
+        for (found, expected) in found.chunks(2 * width).zip(expected.chunks(width)) {
+            close(&found[..width], expected, 1e-4, "activated");
+        }
+    }
+    let mut expected = both.clone();
+    reference::soft_cap(&mut expected, 2.0);
+    let mut x = device.copy_of(&both).expect("room");
+    device.soft_cap(&mut x, 2.0).expect("it runs");
+    close(&x.to_vec().expect("read"), &expected, 1e-5, "capped");
+    let y = device.copy_of(&both).expect("room");
+    device.add(&mut x, &y, 700).expect("it runs");
+    expected
+        .iter_mut()
+        .zip(&both)
+        .take(700)
+        .for_each(|(a, b)| *a += b);
+    close(&x.to_vec().expect("read"), &expected, 1e-5, "added");
+
+    for (count, largest) in [(1usize, 0usize), (5, 3), (5000, 1234), (151_936, 151_935)] {
+        let mut x: Vec<f32> = numbers.rows(count);
+        x[largest] = 5.0;
+        if largest + 7 < count {
+            x[largest + 7] = 5.0;
+        }
+        let there = device.copy_of(&x).expect("room");
+        let mut place = device.room(1).expect("room");
+        device.argmax(&there, &mut place).expect("it runs");
+        assert_eq!(place.to_vec().expect("read"), [largest as u32]);
+    }
+}
+
+/// `x` by Hadamard's matrix over its leading power of two, by definition.
+fn hadamard(x: &[f32]) -> Vec<f32> {
+    let run = 1 << x.len().trailing_zeros();
+    let row = |i: usize, x: &[f32]| -> f32 {
+        let sign = |j: usize| {
+            if (i & j).count_ones() % 2 == 0 {
+                1.0f64
+            } else {
+                -1.0
+            }
+        };
+        let sum: f64 = x
+            .iter()
+            .enumerate()
+            .map(|(j, x)| sign(j) * f64::from(*x))
+            .sum();
+        (sum / (run as f64).sqrt()) as f32
+    };
+    x.chunks(run)
+        .flat_map(|x| (0..run).map(move |i| row(i, x)))
+        .collect()
+}
+
+#[test]
+fn kept_rows_are_what_was_kept_in_every_kind() {
+    for device in devices() {
+        let mut numbers = Numbers::new(6);
+        for dim in [64, 80, 128, 256] {
+            let shape = HeadShape {
+                q_heads: 2,
+                kv_heads: 2,
+                head_dim: dim,
+            };
+            let (host, source) = layer(&device, &mut numbers, &shape, 40);
+            let (cos, sin) = angles(&mut numbers, 40, dim / 2);
+            let positions = [3u32, 9, 31, 0, 39, 12, 13];
+            let heads = [0u32, 0, 0, 1, 1, 1, 1];
+            let targets = [6u32, 0, 1, 2, 3, 4, 5];
+            let copy = |n: &[u32]| device.copy_of(n).expect("room");
+            let (at, of, to) = (copy(&positions), copy(&heads), copy(&targets));
+            let [cos_there, sin_there] = [&cos, &sin].map(|n| device.copy_of(n).expect("room"));
+            for (kind, turned, moved) in [
+                (RowKind::F16, false, true),
+                (RowKind::F16, true, false),
+                (RowKind::Q8_0, true, true),
+                (RowKind::Q4_0, false, true),
+                (RowKind::Q4_0, true, false),
+            ] {
+                let mut kept = KeptRows::new(&device, kind, 7, dim).expect("room");
+                let unrotated = turned.then_some(Angles {
+                    cos: &cos_there,
+                    sin: &sin_there,
+                    rope_dim: dim,
+                    pairing: Pairing::Halves,
+                });
+                let which = Kept {
+                    positions: &at,
+                    heads: &of,
+                    targets: moved.then_some(&to),
+                    slots: 7,
+                };
+                // SAFETY: rows, heads and slots are there.
+                unsafe { device.keep(&source, &which, unrotated, &mut kept) }.expect("it runs");
+                let bytes = kept.numbers().to_vec().expect("read");
+                let scales = kept.scales().to_vec().expect("read");
+                for i in 0..7 {
+                    let mut row = host.row(heads[i] as usize, positions[i] as usize).to_vec();
+                    if turned {
+                        let own =
+                            positions[i] as usize * dim / 2..(positions[i] as usize + 1) * dim / 2;
+                        let back: Vec<f32> = sin[own.clone()].iter().map(|s| -s).collect();
+                        reference::rotate(&mut row, 1, dim, &cos[own], &back, Pairing::Halves);
+                    }
+                    let slot = if moved { targets[i] as usize } else { i };
+                    let own = &bytes[slot * kind.number_bytes(dim)..][..kind.number_bytes(dim)];
+                    let scales = &scales[slot * kind.scales(dim)..][..kind.scales(dim)];
+                    let (found, tolerance): (Vec<f32>, f32) = match kind {
+                        RowKind::F16 => {
+                            let halves = own
+                                .chunks(2)
+                                .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32());
+                            (halves.collect(), 1e-3)
+                        }
+                        RowKind::Q8_0 => {
+                            let numbers = own.iter().enumerate();
+                            let number = |(i, b): (usize, &u8)| {
+                                f32::from(*b as i8) * scales[i / 32].to_f32()
+                            };
+                            (numbers.map(number).collect(), 1.5 / 127.0)
+                        }
+                        RowKind::Q4_0 => {
+                            let numbers = own.iter().flat_map(|b| [b & 15, b >> 4]).enumerate();
+                            let number = |(i, b): (usize, u8)| {
+                                (f32::from(b) - 8.0) * scales[i / 32].to_f32()
+                            };
+                            row = hadamard(&row);
+                            let most = row.iter().fold(0f32, |a, b| a.max(b.abs()));
+                            (numbers.map(number).collect(), most / 7.5)
+                        }
+                    };
+                    close(
+                        &found,
+                        &row,
+                        tolerance,
+                        &format!("{kind:?} of {dim}, turned {turned}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hadamard_s_matrix_is_its_own_inverse() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(7));
+    for dim in [64, 80, 96, 128, 256] {
+        let x = numbers.rows(3 * dim);
+        let expected: Vec<f32> = x.chunks(dim).flat_map(hadamard).collect();
+        let mut there = device.copy_of(&x).expect("room");
+        device
+            .hadamard_numbers(&mut there, 3, dim)
+            .expect("it runs");
+        close(&there.to_vec().expect("read"), &expected, 1e-5, "rotated");
+        device
+            .hadamard_numbers(&mut there, 3, dim)
+            .expect("it runs");
+        close(&there.to_vec().expect("read"), &x, 1e-5, "and back");
+        let mut there = queries(&device, &x);
+        device.hadamard_halves(&mut there, 3, dim).expect("it runs");
+        let found: Vec<f32> = there
+            .to_vec()
+            .expect("read")
+            .iter()
+            .map(|x| x.to_f32())
+            .collect();
+        close(&found, &expected, 3e-3, "halves");
+    }
+}
+
+#[test]
+fn classes_count_as_much_as_their_entries() {
+    for device in devices() {
+        let mut numbers = Numbers::new(8);
+        let shape = HeadShape {
+            q_heads: 6,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        let (rows, entries, capacity) = ([90, 20], [200, 33], 210);
+        let slots = 120;
+        let there = || KeptRows::new(&device, RowKind::F16, slots, 64).expect("room");
+        let (mut keys_there, mut values_there) = (there(), there());
+        let mut stores = Vec::new();
+        for target in [&mut keys_there, &mut values_there] {
+            let row = numbers.rows(slots * 64);
+            let bytes: Vec<u8> = halves(&row).iter().flat_map(|x| x.to_le_bytes()).collect();
+            target.numbers_mut().write(0, &bytes).expect("written");
+            let mut store = RowStore::new(64, &[100, 20]);
+            store.head_mut(0).copy_from_slice(&row[..100 * 64]);
+            store.head_mut(1).copy_from_slice(&row[100 * 64..]);
+            stores.push(store);
+        }
+        let classes: Vec<u32> = (0..2 * capacity)
+            .map(|i| numbers.below(rows[i / capacity]) as u32)
+            .collect();
+        let lengths: Vec<f32> = numbers.rows(2 * capacity).iter().map(|x| 1.5 + x).collect();
+        let query = numbers.rows(6 * 64);
+        let (cos, sin) = angles(&mut numbers, capacity, 32);
+        let copy = |n: &[u32]| device.copy_of(n).expect("room");
+        let floats = |n: &[f32]| device.copy_of(n).expect("room");
+        let (first_rows, rows_there, entries_there) =
+            (copy(&[0, 100]), copy(&[90, 20]), copy(&[200, 33]));
+        let (classes_there, lengths_there) = (copy(&classes), floats(&lengths));
+        let (cos_there, sin_there) = (floats(&cos), floats(&sin));
+        let queries = queries(&device, &query);
+        for pairing in [None, Some(Pairing::Halves), Some(Pairing::Neighbours)] {
+            let scale = kept_kernels::Scale {
+                factor: 0.4,
+                cap: pairing.map(|_| 2.0),
+            };
+            let task = kept_kernels::ClassAttention {
+                shape,
+                scale,
+                query: &query,
+                keys: &stores[0],
+                values: &stores[1],
+                rows: &rows,
+                classes: &classes,
+                lengths: &lengths,
+                entries: &entries,
+                capacity,
+                rotation: pairing.map(|pairing| RankRotation {
+                    cos: &cos,
+                    sin: &sin,
+                    rope_dim: 64,
+                    pairing,
+                }),
+            };
+            let mut expected = vec![0.0; 6 * 64];
+            let mut expected_probabilities = vec![Vec::new(); 6];
+            reference::class_attention(&task, &mut expected, &mut expected_probabilities);
+            let mut scratch = ClassScratch::new(&device, shape, 100, capacity).expect("room");
+            let mut out = device.room(6 * 64).expect("room");
+            let task = ClassAttention {
+                shape,
+                scale,
+                queries: &queries,
+                keys: &keys_there,
+                values: &values_there,
+                first_rows: &first_rows,
+                rows: &rows_there,
+                classes: &classes_there,
+                lengths: &lengths_there,
+                entries: &entries_there,
+                capacity,
+                angles: pairing.map(|pairing| Angles {
+                    cos: &cos_there,
+                    sin: &sin_there,
+                    rope_dim: 64,
+                    pairing,
+                }),
+            };
+            // SAFETY: everything lies within the tables.
+            unsafe { device.class_attention(&task, &mut scratch, &mut out) }.expect("it runs");
+            close(&out.to_vec().expect("read"), &expected, 1e-4, "values");
+            let found = scratch.probabilities().to_vec().expect("read");
+            for (h, expected) in expected_probabilities.iter().enumerate() {
+                close(
+                    &found[h * capacity..][..expected.len()],
+                    expected,
+                    1e-5,
+                    "probabilities",
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Random numbers as a device holds them, and the same for the references.
+#![allow(dead_code)] // not every test uses all of it
+
+use half::f16;
+use kept_cuda::{Buffer, Device, LayerRows, emulated};
+use kept_kernels::{HeadShape, RowStore};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+/// Numbers of which the device's halves and the reference's f32 are the same.
+pub struct Numbers(StdRng);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Self(StdRng::seed_from_u64(seed))
+    }
+
+    /// Between -1 and 1, as exact as a half is.
+    pub fn rows(&mut self, count: usize) -> Vec<f32> {
+        let number = |_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32();
+        (0..count).map(number).collect()
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0.random_range(0..end)
+    }
+}
+
+pub fn halves(numbers: &[f32]) -> Vec<f16> {
+    numbers.iter().map(|x| f16::from_f32(*x)).collect()
+}
+
+/// A device with and one without room for two tiles in shared memory.
+pub fn devices() -> [Device; 2] {
+    [75, 90].map(|capability| emulated::device(capability, 1 << 30))
+}
+
+/// `[kv_heads, capacity, head_dim]` of random rows, on the host and on the device.
+pub fn layer(
+    device: &Device,
+    numbers: &mut Numbers,
+    shape: &HeadShape,
+    capacity: usize,
+) -> (RowStore, LayerRows) {
+    let mut host = RowStore::uniform(shape.kv_heads, capacity, shape.head_dim);
+    for h in 0..shape.kv_heads {
+        host.head_mut(h)
+            .copy_from_slice(&numbers.rows(capacity * shape.head_dim));
+    }
+    let mut there = LayerRows::new(device, shape.kv_heads, capacity, shape.head_dim).expect("room");
+    there
+        .data_mut()
+        .write(0, &halves(host.as_slice()))
+        .expect("written");
+    (host, there)
+}
+
+pub fn queries(device: &Device, numbers: &[f32]) -> Buffer<f16> {
+    device.copy_of(&halves(numbers)).expect("room")
+}
+
+/// Panics where a number is further from what is expected than `tolerance`, or is none.
+pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: as many numbers");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let near = (found - expected).abs() <= tolerance || found == expected;
+        assert!(near, "{what}: number {i} is {found}, not {expected}");
+    }
+}
+
+/// Heads of every size there are kernels for, with groups of one, of some and of more than a block takes.
+pub fn shapes() -> Vec<HeadShape> {
+    let shape = |q_heads, kv_heads, head_dim| HeadShape {
+        q_heads,
+        kv_heads,
+        head_dim,
+    };
+    vec![
+        shape(4, 2, 64),
+        shape(2, 2, 80),
+        shape(3, 1, 96),
+        shape(8, 2, 128),
+        shape(2, 1, 256),
+    ]
+}
