@@ -25,21 +25,35 @@ fn cuda() {
     files.sort();
     let compile = |file: &Path, to: &Path| {
         let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O3", "-fatbin", "-gencode=arch=compute_75,code=compute_75"]);
+        command.args([
+            "-std=c++17",
+            "-O3",
+            "-fatbin",
+            "-gencode=arch=compute_75,code=compute_75",
+        ]);
         for card in [80, 86, 89, 90] {
             command.arg(format!("-gencode=arch=compute_{card},code=sm_{card}"));
         }
         let status = command.arg(file).arg("-o").arg(to).status();
         let status = status.unwrap_or_else(|error| {
-            panic!("{} cannot be run ({error}); `make cuda` gets it", compiler.display())
+            panic!(
+                "{} cannot be run ({error}); `make cuda` gets it",
+                compiler.display()
+            )
         });
         assert!(status.success(), "{} does not compile", file.display());
     };
-    let mut list = String::from("/// One for each file of `device/`.\nconst FAT_BINARIES: &[&[u8]] = &[\n");
+    let mut list =
+        String::from("/// One for each file of `device/`.\nconst FAT_BINARIES: &[&[u8]] = &[\n");
     for file in &files {
-        let to = out.join(file.file_stem().expect("a name")).with_extension("fatbin");
+        let to = out
+            .join(file.file_stem().expect("a name"))
+            .with_extension("fatbin");
         compile(file, &to);
-        list.push_str(&format!("    include_bytes!({:?}),\n", to.display().to_string()));
+        list.push_str(&format!(
+            "    include_bytes!({:?}),\n",
+            to.display().to_string()
+        ));
     }
     list.push_str("];\n");
     std::fs::write(out.join("fat_binaries.rs"), list).expect("a file in the build's own folder");
@@ -57,7 +71,10 @@ fn emulated() {
     let compiler = std::env::var_os("CXX").unwrap_or("c++".into());
     let run = |command: &mut Command| {
         let output = command.output().unwrap_or_else(|error| {
-            panic!("{} cannot be run ({error}): a C++ compiler is needed", command.get_program().display())
+            panic!(
+                "{} cannot be run ({error}): a C++ compiler is needed",
+                command.get_program().display()
+            )
         });
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {said}");
@@ -65,7 +82,17 @@ fn emulated() {
     };
     let compile = || {
         let mut command = Command::new(&compiler);
-        command.args(["-std=c++17", "-O2", "-fPIC", "-DKEPT_EMULATED", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-x", "c++"]);
+        command.args([
+            "-std=c++17",
+            "-O2",
+            "-fPIC",
+            "-DKEPT_EMULATED",
+            "-Wall",
+            "-Wextra",
+            "-Wno-unknown-pragmas",
+            "-x",
+            "c++",
+        ]);
         command
     };
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
@@ -86,7 +113,9 @@ fn emulated() {
                 names.insert(rest[..end.unwrap_or(0)].to_owned());
             }
         }
-        let object = out.join(file.file_stem().expect("a name")).with_extension("o");
+        let object = out
+            .join(file.file_stem().expect("a name"))
+            .with_extension("o");
         run(compile().arg("-c").arg(file).arg("-o").arg(&object));
         objects.push(object);
     }

@@ -20,7 +20,17 @@ const MANY_BEHIND: usize = 128;
 /// Bytes of a product's partial tiles: 128 x 128 numbers for each of at most 256 multiprocessors.
 const WORKSPACE: usize = 256 * 128 * 128 * 4;
 
-type Few = unsafe extern "C" fn(*const c_void, *const c_void, *mut c_void, i32, i32, i32, i32, i32, *mut c_void);
+type Few = unsafe extern "C" fn(
+    *const c_void,
+    *const c_void,
+    *mut c_void,
+    i32,
+    i32,
+    i32,
+    i32,
+    i32,
+    *mut c_void,
+);
 type Quantise = unsafe extern "C" fn(
     *const c_void,
     *const i32,
@@ -62,16 +72,56 @@ struct Kind {
 
 fn kind(kind: GgmlDType) -> Option<Kind> {
     let (few, many, form): (Few, Many, Inputs) = match kind {
-        GgmlDType::Q4_0 => (ffi::launch_mmvq_gguf_q4_0_f32_plain, ffi::launch_mmq_gguf_q4_0, Inputs::Sums),
-        GgmlDType::Q4_1 => (ffi::launch_mmvq_gguf_q4_1_f32_plain, ffi::launch_mmq_gguf_q4_1, Inputs::Sums),
-        GgmlDType::Q5_0 => (ffi::launch_mmvq_gguf_q5_0_f32_plain, ffi::launch_mmq_gguf_q5_0, Inputs::Scales),
-        GgmlDType::Q5_1 => (ffi::launch_mmvq_gguf_q5_1_f32_plain, ffi::launch_mmq_gguf_q5_1, Inputs::Sums),
-        GgmlDType::Q8_0 => (ffi::launch_mmvq_gguf_q8_0_f32_plain, ffi::launch_mmq_gguf_q8_0, Inputs::Scales),
-        GgmlDType::Q2K => (ffi::launch_mmvq_gguf_q2_k_f32_plain, ffi::launch_mmq_gguf_q2_k, Inputs::PartSums),
-        GgmlDType::Q3K => (ffi::launch_mmvq_gguf_q3_k_f32_plain, ffi::launch_mmq_gguf_q3_k, Inputs::Scales),
-        GgmlDType::Q4K => (ffi::launch_mmvq_gguf_q4_k_f32_plain, ffi::launch_mmq_gguf_q4_k, Inputs::Sums),
-        GgmlDType::Q5K => (ffi::launch_mmvq_gguf_q5_k_f32_plain, ffi::launch_mmq_gguf_q5_k, Inputs::Sums),
-        GgmlDType::Q6K => (ffi::launch_mmvq_gguf_q6_k_f32_plain, ffi::launch_mmq_gguf_q6_k, Inputs::Scales),
+        GgmlDType::Q4_0 => (
+            ffi::launch_mmvq_gguf_q4_0_f32_plain,
+            ffi::launch_mmq_gguf_q4_0,
+            Inputs::Sums,
+        ),
+        GgmlDType::Q4_1 => (
+            ffi::launch_mmvq_gguf_q4_1_f32_plain,
+            ffi::launch_mmq_gguf_q4_1,
+            Inputs::Sums,
+        ),
+        GgmlDType::Q5_0 => (
+            ffi::launch_mmvq_gguf_q5_0_f32_plain,
+            ffi::launch_mmq_gguf_q5_0,
+            Inputs::Scales,
+        ),
+        GgmlDType::Q5_1 => (
+            ffi::launch_mmvq_gguf_q5_1_f32_plain,
+            ffi::launch_mmq_gguf_q5_1,
+            Inputs::Sums,
+        ),
+        GgmlDType::Q8_0 => (
+            ffi::launch_mmvq_gguf_q8_0_f32_plain,
+            ffi::launch_mmq_gguf_q8_0,
+            Inputs::Scales,
+        ),
+        GgmlDType::Q2K => (
+            ffi::launch_mmvq_gguf_q2_k_f32_plain,
+            ffi::launch_mmq_gguf_q2_k,
+            Inputs::PartSums,
+        ),
+        GgmlDType::Q3K => (
+            ffi::launch_mmvq_gguf_q3_k_f32_plain,
+            ffi::launch_mmq_gguf_q3_k,
+            Inputs::Scales,
+        ),
+        GgmlDType::Q4K => (
+            ffi::launch_mmvq_gguf_q4_k_f32_plain,
+            ffi::launch_mmq_gguf_q4_k,
+            Inputs::Sums,
+        ),
+        GgmlDType::Q5K => (
+            ffi::launch_mmvq_gguf_q5_k_f32_plain,
+            ffi::launch_mmq_gguf_q5_k,
+            Inputs::Sums,
+        ),
+        GgmlDType::Q6K => (
+            ffi::launch_mmvq_gguf_q6_k_f32_plain,
+            ffi::launch_mmq_gguf_q6_k,
+            Inputs::Scales,
+        ),
         _ => return None,
     };
     Some(Kind { few, many, form })
@@ -103,7 +153,11 @@ fn pointer(address: Address) -> *mut c_void {
 impl Products for Launchers {
     fn wants(&self, weights: GgmlDType, inputs: usize) -> Option<Inputs> {
         let kind = kind(weights)?;
-        Some(if inputs <= FEW { Inputs::Few } else { kind.form })
+        Some(if inputs <= FEW {
+            Inputs::Few
+        } else {
+            kind.form
+        })
     }
 
     fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
@@ -173,7 +227,9 @@ impl Products for Launchers {
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
-        let &Product { rows, cols, count, .. } = product;
+        let &Product {
+            rows, cols, count, ..
+        } = product;
         let launch = kind(product.kind).expect("asked before");
         let (weights, inputs) = (pointer(product.weights), pointer(product.inputs));
         if count <= FEW {

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
-use crate::driver::{Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products};
+use crate::driver::{
+    Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products,
+};
 use crate::{Device, DeviceError};
 
 type Kernel =
@@ -217,7 +219,11 @@ impl Driver for Emulated {
 /// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
 impl Products for Emulated {
     fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
-        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW { Inputs::Few } else { Inputs::Scales })
+        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW {
+            Inputs::Few
+        } else {
+            Inputs::Scales
+        })
     }
 
     fn input_bytes(&self, _form: Inputs, count: usize, cols: usize) -> usize {
@@ -244,7 +250,13 @@ impl Products for Emulated {
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
-        let &Product { kind, rows, cols, count, .. } = product;
+        let &Product {
+            kind,
+            rows,
+            cols,
+            count,
+            ..
+        } = product;
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
         let (weights, inputs, out) = unsafe {
@@ -261,7 +273,9 @@ impl Products for Emulated {
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
         let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));
-        matrix.map_err(|e| failed(e.to_string()))?.multiply(count, inputs, out);
+        matrix
+            .map_err(|e| failed(e.to_string()))?
+            .multiply(count, inputs, out);
         Ok(())
     }
 }

@@ -237,8 +237,9 @@ impl Nvidia {
         }
         let symbol = CString::new(name).expect("names of kernels have no zeros");
         // SAFETY: modules of this context.
-        let found = (self.modules.iter())
-            .find_map(|module| unsafe { result::module::get_function(*module, symbol.clone()) }.ok());
+        let found = (self.modules.iter()).find_map(|module| {
+            unsafe { result::module::get_function(*module, symbol.clone()) }.ok()
+        });
         let function = found.ok_or_else(|| DeviceError::Failed {
             device: self.facts.name.clone(),
             what: name.to_owned(),
@@ -247,8 +248,10 @@ impl Nvidia {
         // Without this a block may have 48 KiB only.
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function of this context.
-        unsafe { result::function::set_function_attribute(function, most, self.facts.shared_bytes as i32) }
-            .map_err(self.failed(name))?;
+        unsafe {
+            result::function::set_function_attribute(function, most, self.facts.shared_bytes as i32)
+        }
+        .map_err(self.failed(name))?;
         functions.insert(name.to_owned(), function as usize);
         Ok(function)
     }

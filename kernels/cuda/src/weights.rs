@@ -76,12 +76,7 @@ impl ProductScratch {
     /// For up to `inputs` rows of up to `cols` numbers.
     pub fn new(device: &Device, inputs: usize, cols: usize) -> Result<Self, DeviceError> {
         let products = device.driver().products();
-        let forms = [
-            Inputs::Few,
-            Inputs::Scales,
-            Inputs::Sums,
-            Inputs::PartSums,
-        ];
+        let forms = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
         let few = inputs.min(crate::driver::FEW);
         let bytes = forms.iter().map(|&form| match form {
             Inputs::Few => products.input_bytes(form, few, cols),

@@ -227,7 +227,7 @@ fn hadamard(x: &[f32]) -> Vec<f32> {
     let run = 1 << x.len().trailing_zeros();
     let row = |i: usize, x: &[f32]| -> f32 {
         let sign = |j: usize| {
-            if (i & j).count_ones() % 2 == 0 {
+            if (i & j).count_ones().is_multiple_of(2) {
                 1.0f64
             } else {
                 -1.0
