@@ -265,6 +265,15 @@ impl Engine {
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         let (text, streaming) = (&ask.document.text, ask.limits.streaming);
+        // Not every long text need be tokenised to know that this method cannot read it.
+        if streaming == Streaming::Auto
+            && !kept_policies::STREAMING.contains(&ask.method.name.as_str())
+            && Prompt::surely_too_long(&self.model, text)?
+        {
+            let whole = PromptShape::of(text.len());
+            let mut policy = ask.method.build()?;
+            policy.stream(&shape_of(&self.model), &whole, whole.tokens)?;
+        }
         let prompt = match streaming {
             Streaming::Off => Prompt::thinking(&self.model, text, ask.question, ask.thinking)?,
             _ => Prompt::of_any_length(&self.model, text, ask.question, ask.thinking)?,
