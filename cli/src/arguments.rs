@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kept_engine::kernels::PackedRows;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{Engine, Limits, Method, Sampling, Streaming};
+use kept_engine::{AUTO, Engine, Limits, Method, Sampling, Streaming};
 
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
@@ -64,9 +64,10 @@ pub struct EngineArguments {
     /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// How the cache is compressed; `kept methods` lists them.
-    #[arg(long, default_value = "snapkv")]
-    pub method: String,
+    /// How the cache is compressed; `kept methods` lists them. With auto, method and budget are chosen for model, document and
+    /// memory by measured fidelity [default: auto for ask and map, else snapkv].
+    #[arg(long)]
+    pub method: Option<String>,
     /// Parameters of the method, as name=value[,name=value].
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
@@ -118,14 +119,34 @@ impl EngineArguments {
         open(&self.model, self.threads, &self.stretch)
     }
 
-    /// The method with its parameters, checked.
+    /// The method with its parameters, checked; snapkv unless another is named.
     pub fn method(&self) -> anyhow::Result<Method> {
         let method = Method {
-            name: self.method.clone(),
+            name: self.method.clone().unwrap_or_else(|| "snapkv".to_owned()),
             parameters: Parameters::parse_assignments(&self.set)?,
         };
         method.build()?;
         Ok(method)
+    }
+
+    /// The method for a document: what is named, or the choice of one. Parameters alone are those of snapkv.
+    pub fn method_or_auto(&self) -> anyhow::Result<Method> {
+        let named = self
+            .method
+            .as_deref()
+            .map_or(self.set.is_empty(), |name| name == AUTO);
+        if !named {
+            return self.method();
+        }
+        anyhow::ensure!(
+            self.set.is_empty(),
+            "--set {} needs a --method that it is for; auto has no parameters",
+            self.set
+        );
+        Ok(Method {
+            name: AUTO.to_owned(),
+            parameters: Vec::new(),
+        })
     }
 
     /// The budget, if one was given.
@@ -151,18 +172,30 @@ pub struct LimitArguments {
     /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
     #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
     pub streaming: StreamingChoice,
+    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<String>,
+}
+
+/// A size in bytes.
+fn memory(text: &str) -> anyhow::Result<u64> {
+    match text.parse() {
+        Ok(Budget::Bytes(bytes)) => Ok(bytes),
+        _ => anyhow::bail!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none"),
+    }
 }
 
 impl LimitArguments {
     /// The limits as the engine takes them.
-    pub fn limits(&self) -> Limits {
-        Limits {
+    pub fn limits(&self) -> anyhow::Result<Limits> {
+        Ok(Limits {
             streaming: match self.streaming {
                 StreamingChoice::Auto => Streaming::Auto,
                 StreamingChoice::On => Streaming::On,
                 StreamingChoice::Off => Streaming::Off,
             },
-        }
+            memory: self.memory.as_deref().map(memory).transpose()?,
+        })
     }
 }
 
@@ -605,12 +638,7 @@ impl InspectArguments {
         let Some(text) = &self.memory else {
             return Ok(kept_engine::available_memory());
         };
-        match text.parse() {
-            Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
-            _ => {
-                anyhow::bail!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none")
-            }
-        }
+        memory(text).map(Some)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultFolder, VaultUse, Vaults};
-use kept_engine::{Answer, Ask, Engine, Event, Finish, Method, Source, resident_bytes};
+use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Source};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -23,13 +23,15 @@ struct AskJson<'a> {
     finish: Finish,
     model: &'a str,
     method: &'a str,
+    /// Why it was that method, where none was named.
+    chosen: Option<&'a Chosen>,
     prompt_tokens: usize,
     answer_tokens: usize,
     rows_per_layer: &'a [usize],
     kv_bytes: u64,
     kv_bytes_full: u64,
     peak_bytes: Option<u64>,
-    /// What the peak was expected to be: this program with vocabulary and document before it read, and the ledger.
+    /// What the peak was expected to be: this program before it opened the model, the document, and the ledger.
     expected_peak_bytes: u64,
     ledger: kept_engine::MemoryLedger,
     prefill_seconds: f64,
@@ -45,8 +47,9 @@ struct AskJson<'a> {
 }
 
 pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
-    let method = arguments.engine.method()?;
+    let method = arguments.engine.method_or_auto()?;
     let budget = arguments.engine.budget()?;
+    let limits = arguments.limits.limits()?;
     anyhow::ensure!(
         arguments.max_tokens > 0,
         "--max-tokens 0 leaves no room for an answer; give at least 1"
@@ -77,13 +80,11 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     };
     let vaults = folder.as_ref().zip(kind);
     let vaults = vaults.map(|(folder, kind)| Vaults { folder, kind });
-    // The vocabulary and the document are there, the weights are mapped but not read yet.
     let mut asking = Asking {
-        before: resident_bytes().unwrap_or(0),
+        before: engine.program_bytes() + document.text.len() as u64,
         arguments: &arguments,
         engine: &engine,
         document: &document,
-        method: &method,
         stop: stop_on_ctrl_c(),
         expected: 0,
         trouble,
@@ -97,7 +98,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             sampling: &sampling,
             max_tokens: arguments.max_tokens,
             thinking: arguments.thinking,
-            limits: arguments.limits.limits(),
+            limits,
             vault: vaults,
         };
         asking.one(&ask)?;
@@ -110,9 +111,8 @@ struct Asking<'a> {
     arguments: &'a AskArguments,
     engine: &'a Engine,
     document: &'a Document,
-    method: &'a Method,
     stop: Stop,
-    /// Bytes of memory in use before anything was read.
+    /// Bytes of the program and the document.
     before: u64,
     /// The peak that was to be expected of all questions so far.
     expected: u64,
@@ -166,7 +166,7 @@ impl Asking<'_> {
         }
         printed?;
         output::print_text("\n")?;
-        let summary = summary(&answer, &self.method.name, self.expected);
+        let summary = summary(&answer, &answer.method, self.expected);
         output::say(&format!("\n{summary}"));
         written?;
         if arguments.paint {
@@ -186,7 +186,8 @@ impl Asking<'_> {
             answer: &answer.text,
             finish: answer.finish,
             model: self.engine.model().name(),
-            method: &self.method.name,
+            method: &answer.method,
+            chosen: answer.chosen.as_ref(),
             prompt_tokens: answer.prompt.len(),
             answer_tokens: answer.answer_tokens,
             rows_per_layer: &answer.rows_per_layer,

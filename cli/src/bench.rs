@@ -80,7 +80,9 @@ impl Asked<'_> {
     ) -> anyhow::Result<Read> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let shape = PromptShape::of(n);
-        let budget = self.engine.rows_for(policy, self.budget, &shape)?;
+        let budget = self
+            .engine
+            .rows_for(policy, self.budget, &shape, self.room)?;
         let positions = n + self.room;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
@@ -109,7 +111,7 @@ impl Asked<'_> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let budget = self
             .engine
-            .rows_for(policy, self.budget, &PromptShape::of(n))?;
+            .rows_for(policy, self.budget, &PromptShape::of(n), self.room)?;
         let (cache, rows) = drawn_cache(model, policy, n, budget, self.room)?;
         Ok(Read {
             ledger: MemoryLedger {

@@ -201,7 +201,12 @@ fn ask(
     stop: &Stop,
 ) -> anyhow::Result<Vec<Case>> {
     let needle = haystack
-        .needle(place.length, place.depth, place.seed)
+        .needle_for(
+            engine,
+            (place.length, ANSWER_TOKENS),
+            place.depth,
+            place.seed,
+        )?
         .context("the text is too short")?;
     let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
     let asked: Vec<(Method, Budget)> = (runs.iter())

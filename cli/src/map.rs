@@ -17,8 +17,9 @@ use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, paint};
 
 pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
-    let method = arguments.engine.method()?;
+    let method = arguments.engine.method_or_auto()?;
     let budget = arguments.engine.budget()?;
+    let limits = arguments.limits.limits()?;
     let model = model_path(&arguments.engine.model)?;
     let inputs = [arguments.question.document.as_path(), model.as_path()];
     if let Some(path) = &arguments.html {
@@ -38,7 +39,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             // The map is made while reading; nothing needs to be answered.
             max_tokens: 0,
             thinking: false,
-            limits: arguments.limits.limits(),
+            limits,
             vault: None,
         },
         &mut |event| {
@@ -54,7 +55,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
         let page = map_page::page(
             &document,
             &arguments.question.question,
-            &method.name,
+            &read.method,
             &read,
             &runs(&document.text, &read.prompt, &read.map),
         );

@@ -3,6 +3,8 @@
 use kept_models::ModelError;
 use kept_policies::PolicyError;
 
+use crate::within::in_words;
+
 /// Why the engine gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -35,6 +37,43 @@ pub enum EngineError {
     /// The document's vault could not be read to its end; what was computed of it is of no use.
     #[error(transparent)]
     Vault(#[from] crate::vault::VaultError),
+    /// A budget in bytes that the fewest rows do not fit.
+    #[error(
+        "a budget of {} needs {} more: cache, tables and the answer's buffers have to fit it{}; give at least {}",
+        in_words(*bytes), in_words(*missing),
+        windows.map_or(String::new(), |windows| format!(" beside the {} of the model's sliding-window layers", in_words(windows))),
+        in_words(bytes + missing)
+    )]
+    BudgetBytes {
+        /// The budget.
+        bytes: u64,
+        /// What is missing.
+        missing: u64,
+        /// What the layers with a window take, if there are any.
+        windows: Option<u64>,
+    },
+    /// Less memory than a question takes at least.
+    #[error(
+        "--memory {} needs {} more: the weights alone are {}, and the smallest cache and scratch for this document come on top; close other programs and give more, shorten the document or choose a smaller model",
+        in_words(*memory), in_words(*missing), in_words(*weights)
+    )]
+    Memory {
+        /// What was given, in bytes.
+        memory: u64,
+        /// What is missing.
+        missing: u64,
+        /// The model's weights.
+        weights: u64,
+    },
+    /// The system does not give the memory that a question takes.
+    #[error(
+        "the system refuses {} of memory that this question would take beside the weights; close other programs, or set a smaller --budget or --memory",
+        in_words(*bytes)
+    )]
+    Refused {
+        /// What was asked for.
+        bytes: u64,
+    },
     /// No question.
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,

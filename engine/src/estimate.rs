@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::prefill::CHUNK;
 use crate::sizes::Sizes;
-use crate::{Engine, EngineError, MemoryLedger, Method, Streaming, decode};
+use crate::within::in_words;
+use crate::{
+    AUTO, Chosen, Engine, EngineError, Fitted, Limits, MemoryLedger, Method, Streaming, decode,
+};
 
 /// What a question would cost.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -25,6 +28,9 @@ pub struct Estimate {
     pub scratch: u64,
     /// What a person should know of budget and method, one sentence.
     pub note: Option<String>,
+    /// What would be chosen, where no method is named.
+    #[serde(default)]
+    pub chosen: Option<Box<Chosen>>,
 }
 
 impl Engine {
@@ -41,6 +47,18 @@ impl Engine {
         room: usize,
     ) -> Result<Estimate, EngineError> {
         let tokens = prompt.tokens;
+        if method.name == AUTO {
+            // The text is in memory already; its bytes do not change the choice by more than themselves.
+            let chosen = self.choose(prompt, budget, room, &Limits::default(), 0)?;
+            let rows = (chosen.method.name != "full").then_some(Budget::Rows(chosen.rows));
+            let estimate = self.estimate(prompt, &chosen.method, rows, room)?;
+            let notes = [format!("auto chooses {}", chosen.reason)].into_iter();
+            return Ok(Estimate {
+                note: Some(notes.chain(estimate.note).collect::<Vec<_>>().join("; ")),
+                chosen: Some(Box::new(chosen)),
+                ..estimate
+            });
+        }
         if self.streams(Streaming::Auto, tokens) {
             return self.streaming_estimate(prompt, method, budget, room);
         }
@@ -58,6 +76,7 @@ impl Engine {
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
             note: (!notes.is_empty()).then(|| notes.join("; ")),
+            chosen: None,
         })
     }
 
@@ -85,6 +104,7 @@ impl Engine {
                 self.streaming_notes(method, &plan, prompt.tokens)?
                     .join("; "),
             ),
+            chosen: None,
         })
     }
 
@@ -111,14 +131,14 @@ impl Engine {
         room: usize,
     ) -> Result<(Sizes, usize, Vec<String>), EngineError> {
         let mut policy = method.build()?;
-        let rows = self.rows_for(&mut *policy, budget, prompt)?;
+        let rows = self.rows_for(&mut *policy, budget, prompt, room)?;
         let room = self.room(prompt.tokens, room);
         let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?;
         let notes = sizes.notes(&*policy);
         Ok((sizes, rows, notes))
     }
 
-    fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {
+    pub(crate) fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {
         let model = self.model();
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
@@ -133,6 +153,18 @@ impl Engine {
     pub(crate) fn room(&self, tokens: usize, max_tokens: usize) -> usize {
         max_tokens.min(self.model().config().context.saturating_sub(tokens))
     }
+}
+
+/// What was chosen for an amount of memory, in one sentence.
+pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize) -> String {
+    let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
+    format!(
+        "{} of memory: {} rows per head ({share:.0} % of the prompt) in chunks of {} tokens, {} at the worst moment",
+        in_words(memory),
+        fitted.rows.min(tokens),
+        fitted.chunk,
+        in_words(fitted.bytes)
+    )
 }
 
 /// What a person should know of a budget that was given, of `rows` rows for a prompt of `tokens`.

@@ -37,7 +37,7 @@ impl Engine {
         }
         let (prompt, forced) = ids.split_at(shape.tokens);
         let mut policy = method.build()?;
-        let budget = self.rows_for(&mut *policy, budget, shape)?;
+        let budget = self.rows_for(&mut *policy, budget, shape, forced.len())?;
         let rope = RopeTable::new(model.config(), ids.len());
         let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope)
             .with_tail(shape.tail)

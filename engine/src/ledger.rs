@@ -10,6 +10,10 @@ use crate::system;
 pub struct MemoryLedger {
     /// The model file's tensors, mapped.
     pub weights: u64,
+    /// The tokenizer: the vocabulary's texts and tables.
+    pub vocabulary: u64,
+    /// The prompt's tokens: ids, their bytes in the document, the answer's votes for them.
+    pub prompt: u64,
     /// One layer's weights rearranged for the matrix kernels, while reading.
     pub layer_tiles: u64,
     /// One layer's full keys and values, while reading.
@@ -43,7 +47,12 @@ impl MemoryLedger {
 
     /// The most that exists at once.
     pub fn peak(&self) -> u64 {
-        self.weights + self.kept_rows + self.tables + self.scratch()
+        self.weights + self.vocabulary + self.prompt + self.kept_rows + self.tables + self.scratch()
+    }
+
+    /// Bytes that a prompt of `tokens` tokens takes: an id, a range of bytes and a vote for each.
+    pub(crate) fn prompt_bytes(tokens: usize) -> u64 {
+        (tokens * (size_of::<u32>() + size_of::<std::ops::Range<u32>>() + size_of::<f32>())) as u64
     }
 }
 

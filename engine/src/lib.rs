@@ -7,6 +7,7 @@
 //!
 //! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
 
+mod auto;
 mod classes;
 mod compact;
 mod decode;
@@ -39,8 +40,10 @@ mod together;
 mod turns;
 pub mod vault;
 mod watch;
+mod within;
 mod writing;
 
+pub use auto::{AUTO, Chosen};
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use drawn::drawn_cache;
@@ -66,6 +69,7 @@ pub use streaming::{
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::Answers;
 pub use watch::{Reading, Watch};
+pub use within::Fitted;
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

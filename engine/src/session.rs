@@ -9,16 +9,18 @@ use kept_kernels::Stop;
 use kept_models::{Model, OpenOptions, RopeTable};
 use kept_policies::{Budget, Policy, PromptShape};
 
-use crate::estimate::budget_note;
+use crate::estimate::{budget_note, fitted_note};
+use crate::prefill::CHUNK;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::sources::sources;
 use crate::vault::{ModelPrint, VaultAccess, VaultUse, Vaults};
 use crate::watch::Told;
+use crate::within::Prompted;
 use crate::writing::Writing;
 use crate::{
-    Decoder, EngineError, Event, MemoryLedger, MemoryNow, Prefill, Prompt, Reading, RetentionMap,
-    Sampler, Sampling, Source, Streaming, Votes, Watch, peak_resident_bytes,
+    AUTO, Chosen, Decoder, EngineError, Event, MemoryLedger, MemoryNow, Prefill, Prompt, Reading,
+    RetentionMap, Sampler, Sampling, Source, Streaming, Votes, Watch, peak_resident_bytes,
 };
 
 /// A method by name, with the parameters that were set.
@@ -31,7 +33,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// The policy itself.
+    /// The policy itself. [`AUTO`] is no method before it is chosen.
     pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
         Ok(kept_policies::build(&self.name, &self.parameters)?)
     }
@@ -64,6 +66,9 @@ pub struct Ask<'a> {
 pub struct Limits {
     /// Whether a document may be read in streaming, which is approximate.
     pub streaming: Streaming,
+    /// Bytes for everything: the program, weights, vocabulary, document, and the question at its worst moment. Rows and chunk are then
+    /// chosen to fit.
+    pub memory: Option<u64>,
 }
 
 /// Why an answer ended.
@@ -114,6 +119,10 @@ pub struct Answer {
     pub streamed: bool,
     /// What came from the document's vault and went there.
     pub vault: VaultUse,
+    /// Name of the method that was used.
+    pub method: String,
+    /// Why it was that one, where nobody named one.
+    pub chosen: Option<Chosen>,
     /// What a person should know besides, one sentence each.
     pub notes: Vec<String>,
 }
@@ -156,11 +165,17 @@ pub fn document_notes(document: &Document) -> Vec<String> {
     notes
 }
 
+/// What of the program itself comes into memory while it answers: pages of code that have not run yet, the template engine, threads'
+/// scratch. Measured as what was left over, 6 to 7 MB whatever the model.
+const STILL_TO_COME: u64 = 6 << 20;
+
 /// A model ready to answer.
 pub struct Engine {
     model: Model,
     /// Taken when a vault is first asked for.
     print: OnceLock<ModelPrint>,
+    /// Memory that the process had resident before it opened the model, and what the program itself will still take.
+    program: u64,
 }
 
 impl Engine {
@@ -176,6 +191,7 @@ impl Engine {
 
     /// [`Engine::open`] with what a person set.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
+        let program = crate::resident_bytes().map_or(0, |bytes| bytes + STILL_TO_COME);
         let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,
@@ -183,7 +199,14 @@ impl Engine {
         Ok(Self {
             model,
             print: OnceLock::new(),
+            program,
         })
+    }
+
+    /// Bytes of the program itself: what the process had resident before it opened the model, where the system says, and what of its
+    /// code and the like will still come into memory.
+    pub fn program_bytes(&self) -> u64 {
+        self.program
     }
 
     /// The model.
@@ -213,18 +236,34 @@ impl Engine {
     }
 
     /// Rows per kv head that `policy` is given for `budget` on a `prompt`: a method that has settings of its own for the case goes
-    /// by these where there is no budget.
+    /// by these where there is no budget. A budget in bytes holds rows, tables and buffers for an answer of `room` tokens.
     pub fn rows_for(
         &self,
         policy: &mut dyn Policy,
         budget: Option<Budget>,
         prompt: &PromptShape,
+        room: usize,
     ) -> Result<usize, EngineError> {
         let own = match budget {
             Some(_) => None,
             None => policy.unbudgeted(&shape_of(&self.model), prompt),
         };
-        own.map_or_else(|| self.budget_rows(budget, prompt.tokens), Ok)
+        if let Some(own) = own {
+            return Ok(own);
+        }
+        let rows = self.budget_rows(budget, prompt.tokens)?;
+        match budget {
+            // Bytes hold tables and the answer's buffers too.
+            Some(Budget::Bytes(bytes)) if policy.name() != "full" => {
+                let prompted = Prompted {
+                    shape: prompt,
+                    room,
+                    streams: false,
+                };
+                self.rows_in_bytes(policy, &prompted, bytes, rows.min(prompt.tokens).max(1))
+            }
+            _ => Ok(rows),
+        }
     }
 
     /// Rows per kv head for `budget` on a prompt of `tokens`, as most methods are given them.
@@ -264,6 +303,9 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
+        if ask.method.name == AUTO {
+            return self.ask_chosen(ask, watch, stop);
+        }
         let (text, streaming) = (&ask.document.text, ask.limits.streaming);
         // Not every long text need be tokenised to know that this method cannot read it.
         if streaming == Streaming::Auto
@@ -284,8 +326,33 @@ impl Engine {
         }
         let mut policy = ask.method.build()?;
         let mut sampler = Sampler::new(ask.sampling)?;
-        let budget = self.rows_for(&mut *policy, ask.budget, &prompt.shape())?;
+        let shape = prompt.shape();
+        let wanted = |policy: &mut dyn Policy| -> Result<usize, EngineError> {
+            self.rows_for(policy, ask.budget, &shape, ask.max_tokens)
+        };
+        let mut memory_note = None;
+        let (budget, chunk) = match ask.limits.memory {
+            None => (wanted(&mut *policy)?, CHUNK),
+            Some(memory) => {
+                // Without a budget as many rows as fit.
+                let wanted = match ask.budget {
+                    Some(_) => Some(wanted(&mut *policy)?),
+                    None => None,
+                };
+                let prompted = Prompted {
+                    shape: &shape,
+                    room: ask.max_tokens,
+                    streams: false,
+                };
+                let vault = ask.vault.map_or(0, |_| self.vault_bytes(n));
+                let text = ask.document.text.len() as u64 + vault;
+                let fitted = self.within(&mut *policy, &prompted, memory, wanted, text)?;
+                memory_note = Some(fitted_note(memory, &fitted, n));
+                (fitted.rows, fitted.chunk)
+            }
+        };
         let mut notes = document_notes(ask.document);
+        notes.extend(memory_note);
         notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
             notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
@@ -297,6 +364,18 @@ impl Engine {
         }
         let config = self.model.config();
         let room = self.room(n, ask.max_tokens);
+        let prompted = Prompted {
+            shape: &shape,
+            room: ask.max_tokens,
+            streams: false,
+        };
+        // Of a policy of its own: what one was told of a missing budget holds for one reading.
+        let mut same = ask.method.build()?;
+        if ask.budget.is_none() && ask.limits.memory.is_none() {
+            wanted(&mut *same)?;
+        }
+        let (expected, _) = self.ledger_with(&mut *same, &prompted, budget, chunk)?;
+        self.ask_for(&expected)?;
         let rope = RopeTable::new(config, n + room);
 
         watch.prompt(&prompt);
@@ -316,6 +395,7 @@ impl Engine {
             Prefill::new(&self.model, &prompt.ids, policy, budget, room, &rope)
                 .with_tail(prompt.tail())
                 .with_document(prompt.document.clone())
+                .with_chunk(chunk)
                 .with_vault(access(anew))
                 .run_watched(watch, stop)
         };
@@ -327,7 +407,7 @@ impl Engine {
                     "the document's vault is damaged, so the document was read again: {error}"
                 ));
                 policy = ask.method.build()?;
-                self.rows_for(&mut *policy, ask.budget, &prompt.shape())?;
+                wanted(&mut *policy)?;
                 read(&mut *policy, watch, true)?
             }
             outcome => outcome?,
@@ -405,6 +485,8 @@ impl Engine {
             map: outcome.map,
             streamed: false,
             vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
+            method: ask.method.name.clone(),
+            chosen: None,
             notes,
         })
     }

@@ -429,6 +429,8 @@ impl Sizes {
         MemoryLedger {
             tables: tables.sum::<u64>() + self.method,
             weights: model.weights_bytes(),
+            vocabulary: model.vocabulary_bytes(),
+            prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: self.tiles_bytes(model),
             layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,

@@ -1,12 +1,40 @@
 //! An allocator that counts, so that programs can say how often a loop allocates, and tests how much something holds. Adds two
-//! relaxed additions to the system's.
+//! relaxed additions to the system's. Memory that the system refuses ends the program with a sentence and the code 1, not with a
+//! signal; where a refusal can be handled, [`may_be_refused`] hears of it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static HANDLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `ask`, in which allocations of this thread may be refused: whoever makes them hears of it (`Vec::try_reserve` and the like).
+pub fn may_be_refused<T>(ask: impl FnOnce() -> T) -> T {
+    let before = HANDLED.replace(true);
+    let asked = ask();
+    HANDLED.set(before);
+    asked
+}
+
+/// What the system gave; without memory the end of the program, unless somebody handles that.
+fn granted(place: *mut u8, bytes: usize) -> *mut u8 {
+    if place.is_null() && !HANDLED.try_with(Cell::get).unwrap_or(false) {
+        // Nothing here may allocate: standard error has no buffer of its own.
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: the system refuses {bytes} more bytes of memory; close other programs, or set a smaller --budget or --memory"
+        );
+        std::process::exit(1);
+    }
+    place
+}
 
 /// The system's allocator, counting. A program opts in with `#[global_allocator]`.
 pub struct CountingAllocator;
@@ -43,23 +71,23 @@ fn given_back(bytes: usize) {
     HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: every call is passed on to the system's allocator unchanged; what it refuses is refused, or the program ends.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
+        granted(unsafe { System.alloc(layout) }, layout.size())
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         taken(size);
         given_back(layout.size());
         // SAFETY: as above.
-        unsafe { System.realloc(place, layout, size) }
+        granted(unsafe { System.realloc(place, layout, size) }, size)
     }
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         given_back(layout.size());

@@ -48,7 +48,9 @@ pub use bandwidth::{Bandwidth, bandwidth};
 pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };
-pub use counting::{CountingAllocator, allocated_bytes, allocations, settled_allocations};
+pub use counting::{
+    CountingAllocator, allocated_bytes, allocations, may_be_refused, settled_allocations,
+};
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,

@@ -8,6 +8,7 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use crate::ModelError;
 use crate::compose::{self, Composed};
 use crate::gguf::Gguf;
+use crate::held::{Rounded, table};
 use crate::pieces::merge_pieces;
 use crate::pretokenize::ByteLevelRules;
 use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
@@ -15,6 +16,7 @@ use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
 pub(crate) struct ByteLevel {
     bpe: BPE,
     rules: ByteLevelRules,
+    merges: usize,
 }
 
 impl ByteLevel {
@@ -26,10 +28,19 @@ impl ByteLevel {
                 return Err(Vocabulary::lacks_byte(byte));
             }
         }
-        Ok(ByteLevel {
-            bpe: merges(gguf, vocabulary, rules)?,
-            rules,
-        })
+        let (bpe, merges) = merges(gguf, vocabulary, rules)?;
+        Ok(ByteLevel { bpe, rules, merges })
+    }
+
+    /// Bytes that it holds: plain tokens by text and by number, and the merges. What the library remembers of words that it has
+    /// merged, some ten thousand at most, is not in it.
+    pub(crate) fn held(&self, vocabulary: &Vocabulary, rounded: Rounded) -> usize {
+        let ids = 0..vocabulary.len() as u32;
+        let plain = ids.filter(|&id| vocabulary.kind(id) == Kind::Normal);
+        let lengths = plain.map(|id| rounded(vocabulary.text(id).len()));
+        let (tokens, texts) = lengths.fold((0, 0), |(n, sum), length| (n + 1, sum + length));
+        let named = table(tokens, size_of::<(String, u32)>());
+        2 * (texts + named) + table(self.merges, 4 * size_of::<u32>())
     }
 
     pub(crate) fn adds_bos(&self) -> bool {
@@ -97,7 +108,12 @@ impl ByteLevel {
     }
 }
 
-fn merges(gguf: &Gguf, vocabulary: &Vocabulary, rules: ByteLevelRules) -> Result<BPE, ModelError> {
+/// The merges, and their number.
+fn merges(
+    gguf: &Gguf,
+    vocabulary: &Vocabulary,
+    rules: ByteLevelRules,
+) -> Result<(BPE, usize), ModelError> {
     const MERGES: &str = "tokenizer.ggml.merges";
     let bad = |what: String| ModelError::BadVocabulary { what };
     let lines = gguf.texts(MERGES)?.ok_or_else(|| ModelError::MissingKey {
@@ -135,9 +151,10 @@ fn merges(gguf: &Gguf, vocabulary: &Vocabulary, rules: ByteLevelRules) -> Result
         }
         merges.push((left.to_owned(), right.to_owned()));
     }
-    BPE::builder()
+    let count = merges.len();
+    let built = BPE::builder()
         .vocab_and_merges(plain, merges)
         .ignore_merges(rules.ignores_merges)
-        .build()
-        .map_err(|e| bad(e.to_string()))
+        .build();
+    Ok((built.map_err(|e| bad(e.to_string()))?, count))
 }

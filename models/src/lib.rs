@@ -16,6 +16,7 @@ mod config;
 mod decoder;
 mod error;
 pub mod gguf;
+mod held;
 mod marks;
 mod model;
 mod pass;

@@ -233,6 +233,12 @@ impl Model {
         self.gguf.tensor_bytes()
     }
 
+    /// Bytes of the tokenizer, once somebody has asked for it; 0 before.
+    pub fn vocabulary_bytes(&self) -> u64 {
+        let built = self.tokenizer.get().and_then(|built| built.as_ref().ok());
+        built.map_or(0, Tokenizer::bytes)
+    }
+
     /// Bytes of the f32 copies of one layer's weights during prefill, where these are not quantised; 0 in most models.
     pub fn layer_tiles_bytes(&self) -> u64 {
         let layer = |layer: &Layer| {

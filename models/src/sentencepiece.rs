@@ -16,6 +16,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use crate::ModelError;
 use crate::gguf::Gguf;
+use crate::held::table;
 use crate::pieces::merge_pieces;
 use crate::vocabulary::{Kind, Vocabulary};
 
@@ -89,6 +90,12 @@ impl SentencePiece {
                 .unwrap_or(true),
             longest,
         })
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn held(&self) -> usize {
+        let pairs = table(self.neighbours.len(), size_of::<(char, char)>());
+        self.scores.capacity() * size_of::<f32>() + pairs + size_of::<Self>()
     }
 
     /// Whether a space is put before a text.

@@ -18,6 +18,7 @@ use std::ops::Range;
 use crate::ModelError;
 use crate::byte_level::ByteLevel;
 use crate::gguf::Gguf;
+use crate::held::{Rounded, allocated};
 use crate::marks::Marks;
 use crate::pretokenize::ByteLevelRules;
 use crate::sentencepiece::SentencePiece;
@@ -250,6 +251,24 @@ impl Tokenizer {
     /// Number of tokens; ids are below it. The embedding may have more rows.
     pub fn vocab(&self) -> usize {
         self.vocabulary.len()
+    }
+
+    /// Memory in bytes: the vocabulary's texts and tables, and what merges by it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_rounded(allocated)
+    }
+
+    fn bytes_rounded(&self, rounded: Rounded) -> u64 {
+        let merging = match &self.merging {
+            Merging::ByteLevel(merging) => merging.held(&self.vocabulary, rounded),
+            Merging::SentencePiece(merging) => merging.held(),
+        };
+        (self.vocabulary.held(rounded) + merging) as u64
+    }
+
+    /// [`Tokenizer::bytes`] as if an allocation took no more than was asked for: what an allocator that counts would say.
+    pub fn asked_bytes(&self) -> u64 {
+        self.bytes_rounded(|bytes| bytes)
     }
 
     /// The most bytes of a text that a token stands for: a text of `n` bytes has at least `n / longest` tokens.

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use crate::ModelError;
 use crate::gguf::Gguf;
+use crate::held::{Rounded, table};
 use crate::sentencepiece::SPACE;
 
 /// What a token is, as in `tokenizer.ggml.token_type`.
@@ -195,6 +196,17 @@ impl Vocabulary {
 
     pub(crate) fn longest(&self) -> usize {
         self.longest
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn held(&self, rounded: Rounded) -> usize {
+        let texts: usize = self.texts.iter().map(|text| rounded(text.len())).sum();
+        let lists = self.texts.len() * (size_of::<Box<str>>() + size_of::<Kind>())
+            + self.bytes.capacity()
+            + self.starts.capacity() * size_of::<u32>();
+        // Every text stands in the table once more.
+        let entry = size_of::<(Box<str>, u32)>();
+        2 * texts + lists + table(self.ids.capacity().max(self.ids.len()), entry)
     }
 }
 

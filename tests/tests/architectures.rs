@@ -254,7 +254,10 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
                 parameters: Vec::new(),
             };
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
-            let budget = (budget > 0).then_some(Budget::Bytes(bytes));
+            // What rows alone take, windows first; as a budget bytes also hold tables and the answer's buffers (`within.rs`).
+            let alone = engine.budget_rows(Some(Budget::Bytes(bytes)), n);
+            assert_eq!(alone.ok(), (budget > 0).then_some(20), "{stem} {name}");
+            let budget = (budget > 0).then_some(Budget::Rows(20));
             let rows = engine.budget_rows(budget, n).expect("a budget");
             let prompt = PromptShape::of(n);
             let estimate = engine

@@ -36,8 +36,11 @@ fn tiny() -> PathBuf {
     golden::model("group2-llama3-tied")
 }
 
+/// With its vocabulary in memory, as whoever asks has it.
 fn engine() -> Engine {
-    Engine::open(&tiny()).expect("the tiny model opens")
+    let engine = Engine::open(&tiny()).expect("the tiny model opens");
+    engine.model().tokenizer().expect("a tokenizer");
+    engine
 }
 
 #[test]

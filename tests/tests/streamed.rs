@@ -483,7 +483,10 @@ fn a_document_beyond_the_window_is_read() {
             max_tokens: 24,
             thinking: false,
             vault: None,
-            limits: Limits { streaming },
+            limits: Limits {
+                streaming,
+                ..Limits::default()
+            },
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())
     };

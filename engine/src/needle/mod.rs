@@ -9,7 +9,7 @@ mod picture;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, Prompt};
 
 pub use picture::{NeedleCell, NeedleGrid, needle_picture};
 
@@ -107,8 +107,41 @@ impl Haystack {
     /// A document that makes a prompt of about `length` tokens, with the needle at `depth` (0 the beginning, 1 the end). `None`
     /// where the text has fewer tokens. The same `seed` gives the same fact and the same piece of text.
     pub fn needle(&self, length: usize, depth: f64, seed: u64) -> Option<Needle> {
+        self.planted(length.saturating_sub(AROUND), depth, seed)
+    }
+
+    /// [`Haystack::needle`], with a sentence or two less where its prompt and an answer of `answer` tokens would pass the end of the
+    /// model's context.
+    ///
+    /// # Errors
+    /// As [`Prompt::of_any_length`].
+    pub fn needle_for(
+        &self,
+        engine: &Engine,
+        (length, answer): (usize, usize),
+        depth: f64,
+        seed: u64,
+    ) -> Result<Option<Needle>, EngineError> {
+        let most = engine.model().config().context.saturating_sub(answer);
+        let mut goal = length.saturating_sub(AROUND);
+        loop {
+            let Some(needle) = self.planted(goal, depth, seed) else {
+                return Ok(None);
+            };
+            let (document, question) = (&needle.document, &needle.question);
+            let prompt = Prompt::of_any_length(engine.model(), document, question, false)?;
+            let over = prompt.len().saturating_sub(most);
+            // One that is meant to be longer stays so.
+            if over == 0 || length + answer > engine.model().config().context || goal < over {
+                return Ok(Some(needle));
+            }
+            goal -= over;
+        }
+    }
+
+    /// The needle in sentences of `goal` tokens at most.
+    fn planted(&self, goal: usize, depth: f64, seed: u64) -> Option<Needle> {
         let mut rng = StdRng::seed_from_u64(seed);
-        let goal = length.saturating_sub(AROUND);
         if goal > self.tokens() {
             return None;
         }

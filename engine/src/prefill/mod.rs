@@ -155,6 +155,11 @@ impl<'a> Prefill<'a> {
         }
     }
 
+    /// The same reading, in chunks of `chunk` tokens.
+    pub fn with_chunk(self, chunk: usize) -> Self {
+        Self { chunk, ..self }
+    }
+
     /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
     pub fn run(
         self,
@@ -397,6 +402,8 @@ fn read_and_cut(
             PrefillOutcome {
                 ledger: MemoryLedger {
                     weights: read.model.weights_bytes(),
+                    vocabulary: read.model.vocabulary_bytes(),
+                    prompt: MemoryLedger::prompt_bytes(n),
                     rope: read.rope.bytes(),
                     kept_rows: cache.allocated_bytes(),
                     tables: cache.table_bytes() + cut.policy.bytes(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::vault::VaultUse;
-use crate::{Finish, Fit, MemoryNow};
+use crate::{Chosen, Finish, Fit, MemoryNow};
 
 /// A method as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,8 +140,14 @@ pub struct AnswerFacts {
     pub text: String,
     /// Why it ended.
     pub finish: Finish,
-    /// Name of the method.
+    /// Name of the method that was used.
     pub method: String,
+    /// Why it was that one, where `auto` was asked for.
+    #[serde(default)]
+    pub chosen: Option<Box<Chosen>>,
+    /// The document was read in streaming, which is approximate.
+    #[serde(default)]
+    pub streamed: bool,
     /// Name of the model.
     pub model: String,
     /// Tokens of the prompt.

@@ -7,10 +7,12 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, Policy, PromptShape};
 
 use super::{Stream, StreamPlan, Streaming};
+use crate::estimate::fitted_note;
 use crate::session::document_notes;
 use crate::sources::sources;
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
+use crate::within::Prompted;
 use crate::writing::Writing;
 use crate::{
     Answer, Ask, Decoder, Engine, EngineError, Finish, MemoryNow, Method, Phase, Prompt, Reading,
@@ -40,8 +42,25 @@ impl Engine {
         prompt: &PromptShape,
         room: usize,
     ) -> Result<StreamPlan, EngineError> {
-        let rows = budget.map(|budget| self.budget_rows(Some(budget), prompt.tokens));
-        StreamPlan::new(self.model(), policy, prompt, rows.transpose()?, room, None)
+        let rows = match budget {
+            None => None,
+            Some(budget) => {
+                let rows = self.budget_rows(Some(budget), prompt.tokens)?;
+                Some(match budget {
+                    Budget::Bytes(bytes) => {
+                        let prompted = Prompted {
+                            shape: prompt,
+                            room,
+                            streams: true,
+                        };
+                        let most = rows.min(prompt.tokens).max(1);
+                        self.rows_in_bytes(policy, &prompted, bytes, most)?
+                    }
+                    _ => rows,
+                })
+            }
+        };
+        StreamPlan::new(self.model(), policy, prompt, rows, room, None)
     }
 
     /// [`Engine::ask_watched`] for a prompt that is read in streaming.
@@ -57,9 +76,28 @@ impl Engine {
         let mut sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
         let room = ask.max_tokens;
-        let plan = self.stream_plan(&mut *policy, ask.budget, &prompt.shape(), room)?;
-        let rope = RopeTable::new(model.config(), plan.positions);
+        let shape = prompt.shape();
         let mut notes = document_notes(ask.document);
+        let plan = match ask.limits.memory {
+            None => self.stream_plan(&mut *policy, ask.budget, &shape, room)?,
+            Some(memory) => {
+                let wanted = self
+                    .stream_plan(&mut *policy, ask.budget, &shape, room)?
+                    .rows;
+                let prompted = Prompted {
+                    shape: &shape,
+                    room,
+                    streams: true,
+                };
+                let text = ask.document.text.len() as u64;
+                let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;
+                notes.push(fitted_note(memory, &fitted, n));
+                let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
+                StreamPlan::new(model, &mut *policy, &shape, rows, room, chunk)?
+            }
+        };
+        self.ask_for(&plan.ledger(model))?;
+        let rope = RopeTable::new(model.config(), plan.positions);
         notes.extend(self.streaming_notes(ask.method, &plan, n)?);
         if ask.vault.is_some() {
             notes.push(
@@ -167,6 +205,8 @@ impl Engine {
             map: streamed.map,
             streamed: true,
             vault: VaultUse::none(n),
+            method: ask.method.name.clone(),
+            chosen: None,
             notes,
         })
     }

@@ -242,6 +242,8 @@ impl StreamPlan {
         MemoryLedger {
             vault: 0,
             weights: model.weights_bytes(),
+            vocabulary: model.vocabulary_bytes(),
+            prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (kv_heads * self.columns() * row) as u64,
             residual: (self.stretch * self.width * float) as u64,

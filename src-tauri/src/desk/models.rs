@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kept_engine::AUTO;
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
@@ -33,6 +34,10 @@ pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
 
 /// Whether the method exists and takes these parameters.
 pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), String> {
+    // What is chosen for a document has no parameters.
+    if method == AUTO && parameters.is_empty() {
+        return Ok(());
+    }
     policies::build(method, &assigned(parameters))
         .map(drop)
         .map_err(|error| sentences::method(&error))

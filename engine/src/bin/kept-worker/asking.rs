@@ -146,7 +146,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => Reply::Answered {
             ticket,
-            answer: watching.facts(answer, method.name.clone()),
+            answer: watching.facts(answer),
         },
         Err(error) => failed(error.to_string(), matches!(error, EngineError::Stopped)),
     }
@@ -184,7 +184,7 @@ impl<'a> Watching<'a> {
         }
     }
 
-    fn facts(self, answer: Answer, method: String) -> AnswerFacts {
+    fn facts(self, answer: Answer) -> AnswerFacts {
         let prompt_tokens = answer.prompt.len();
         let text = format!("{}{}", self.opened, answer.text);
         let decode_tokens_per_second = answer.decode_tokens_per_second();
@@ -196,7 +196,9 @@ impl<'a> Watching<'a> {
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
             text,
             finish: answer.finish,
-            method,
+            method: answer.method,
+            chosen: answer.chosen.map(Box::new),
+            streamed: answer.streamed,
             model: self.model.facts.name.clone(),
             prompt_tokens,
             answer_tokens: answer.answer_tokens,

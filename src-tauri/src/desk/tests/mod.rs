@@ -207,6 +207,8 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             text: text.into(),
             finish,
             method: "snapkv".into(),
+            chosen: None,
+            streamed: false,
             model: "mini".into(),
             prompt_tokens: 5,
             answer_tokens: 2,

@@ -1,0 +1,303 @@
+//! `--method auto`: method and budget for a model, a document and the memory there is, picked from measured fidelity.
+//!
+//! What was measured is in `measured.json`, which `scripts/measure-fidelity` makes: for every method and share of the prompt the KL
+//! divergence from the full cache along its answer, and how often a planted fact is answered; for streaming, perplexity along a
+//! book. The rules, in this order:
+//!
+//! 1. A document beyond the model's window is streamed by the method that foretells a long text best.
+//! 2. A small document keeps everything, if memory allows: nothing can be lost.
+//! 3. Else the smallest share at which the best method is as good as the full cache in our measurements, but never so few rows that
+//!    windows and sinks take most of them; of methods that are level, the first in the table. With a budget, the best at that budget.
+//!
+//! Not here: whether it fits (`within.rs` counts), and reading itself.
+
+mod table;
+
+use kept_kernels::Stop;
+use kept_policies::{Budget, PromptShape};
+use serde::{Deserialize, Serialize};
+
+use crate::within::{Prompted, in_words};
+use table::{Measured, Run, StreamedRun, measured};
+
+use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch, available_memory};
+
+/// The name by which the choice is asked for.
+pub const AUTO: &str = "auto";
+
+/// Tokens up to which a document is small.
+const SMALL_TOKENS: usize = 8192;
+/// The full cache of a small document takes at most this part of the memory there is.
+const SMALL_PART: u64 = 4;
+/// Fewer rows are no default: windows and sinks would take most of them.
+const LEAST_ROWS: usize = 256;
+
+/// What was picked, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// The method.
+    pub method: Method,
+    /// Rows per kv head and layer; the whole prompt where everything is kept.
+    pub rows: usize,
+    /// How rows are stored.
+    pub cache: String,
+    /// Bytes at the worst moment, weights included.
+    pub expected_bytes: u64,
+    /// Bytes that were free to take, where the system says or a limit was set.
+    pub free_bytes: Option<u64>,
+    /// Mean KL divergence from the full cache that was measured at such a share; 0 for the full cache, nothing for streaming.
+    pub kl: Option<f64>,
+    /// Share of planted facts that were answered there.
+    pub right: Option<f64>,
+    /// All of it in one sentence.
+    pub reason: String,
+}
+
+fn plain(name: &str) -> Method {
+    Method {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+/// A document and a question before anything is chosen.
+struct Case<'a> {
+    shape: &'a PromptShape,
+    room: usize,
+    limits: &'a Limits,
+    text_bytes: u64,
+    budget: Option<Budget>,
+    /// Bytes that a question may take, weights included; `None` where nobody knows.
+    free: Option<u64>,
+}
+
+impl Engine {
+    /// Picks method and budget for a question with such a prompt, of a document of `text_bytes` bytes.
+    ///
+    /// # Errors
+    /// Where nothing fits: the words of the smallest choice.
+    pub fn choose(
+        &self,
+        shape: &PromptShape,
+        budget: Option<Budget>,
+        room: usize,
+        limits: &Limits,
+        text_bytes: u64,
+    ) -> Result<Chosen, EngineError> {
+        let beside = self.program_bytes() + text_bytes;
+        let case = Case {
+            shape,
+            room,
+            limits,
+            text_bytes,
+            budget,
+            free: match limits.memory {
+                Some(memory) => Some(memory.saturating_sub(beside)),
+                None => available_memory(),
+            },
+        };
+        if self.streams(limits.streaming, shape.tokens) {
+            return self.choose_streaming(&case);
+        }
+        if budget.is_none()
+            && let Some(full) = self.choose_full(&case)?
+        {
+            return Ok(full);
+        }
+        self.choose_cut(&case)
+    }
+
+    /// Everything, if that is little.
+    fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
+        let tokens = case.shape.tokens;
+        let method = plain("full");
+        let expected = self.expected_bytes(case, &method, tokens, false)?;
+        let cache = self.kv_bytes_full(tokens);
+        let fits = case
+            .free
+            .is_none_or(|free| expected <= free && cache <= free / SMALL_PART);
+        Ok((tokens <= SMALL_TOKENS && fits).then(|| Chosen {
+            reason: format!(
+                "full, every one of {tokens} rows, f32: the document is small, and with its full cache of {} nothing is lost{}",
+                in_words(cache),
+                free_in_words(case)
+            ),
+            method,
+            rows: tokens,
+            cache: "f32".to_owned(),
+            expected_bytes: expected,
+            free_bytes: case.free,
+            kl: Some(0.0),
+            right: None,
+        }))
+    }
+
+    fn choose_cut(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
+        let tokens = case.shape.tokens;
+        let table = measured();
+        let given = case
+            .budget
+            .map(|budget| self.budget_rows(Some(budget), tokens));
+        let wanted = match given.transpose()? {
+            Some(rows) => rows,
+            None => ((table.enough() * tokens as f64).ceil() as usize).max(LEAST_ROWS),
+        };
+        let wanted = wanted.min(tokens);
+        let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
+        // Little memory makes a smaller share, and that perhaps another method.
+        let mut run = self.best_of(table, share(wanted))?;
+        let mut rows = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
+        if rows < wanted {
+            run = self.best_of(table, share(rows))?;
+            rows = self.rows_that_fit(case, &plain(&run.method), rows, false)?;
+        }
+        let method = plain(&run.method);
+        let expected_bytes = self.expected_bytes(case, &method, rows, false)?;
+        Ok(Chosen {
+            reason: format!(
+                "{}, {rows} rows per head ({:.0} % of the prompt), {}: in our measurements at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache{}",
+                run.method,
+                100.0 * share(rows),
+                run.cache,
+                100.0 * run.share,
+                100.0 * run.right,
+                run.kl,
+                free_in_words(case)
+            ),
+            method,
+            rows,
+            cache: run.cache.clone(),
+            expected_bytes,
+            free_bytes: case.free,
+            kl: Some(run.kl),
+            right: Some(run.right),
+        })
+    }
+
+    fn best_of<'m>(&self, table: &'m Measured, share: f64) -> Result<&'m Run, EngineError> {
+        Ok(table.best(share).expect("the table names methods"))
+    }
+
+    fn choose_streaming(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
+        let table = &measured().streaming;
+        let by_perplexity =
+            |a: &&StreamedRun, b: &&StreamedRun| a.perplexity.total_cmp(&b.perplexity);
+        let best = table
+            .iter()
+            .min_by(by_perplexity)
+            .expect("the table names methods");
+        let worst = table
+            .iter()
+            .max_by(by_perplexity)
+            .expect("the table names methods");
+        let method = plain(&best.method);
+        let mut policy = method.build()?;
+        let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.room)?;
+        let rows = self.rows_that_fit(case, &method, plan.rows, true)?;
+        let expected_bytes = self.expected_bytes(case, &method, rows, true)?;
+        Ok(Chosen {
+            reason: format!(
+                "{}, {rows} rows per head, f32: of the methods that can read beyond the model's window it foretells a long text best in our measurements (perplexity {:.0}, the others up to {:.0}){}",
+                best.method,
+                best.perplexity,
+                worst.perplexity,
+                free_in_words(case)
+            ),
+            method,
+            rows,
+            cache: "f32".to_owned(),
+            expected_bytes,
+            free_bytes: case.free,
+            kl: None,
+            right: None,
+        })
+    }
+
+    /// The most rows up to `wanted` that memory has room for.
+    fn rows_that_fit(
+        &self,
+        case: &Case<'_>,
+        method: &Method,
+        wanted: usize,
+        streams: bool,
+    ) -> Result<usize, EngineError> {
+        let Some(free) = case.free else {
+            return Ok(wanted);
+        };
+        let prompted = Prompted {
+            shape: case.shape,
+            room: case.room,
+            streams,
+        };
+        // A limit counts program and document, what is free does not.
+        let memory = case
+            .limits
+            .memory
+            .unwrap_or(free + self.program_bytes() + case.text_bytes);
+        let mut policy = method.build()?;
+        let fitted = self.within(
+            &mut *policy,
+            &prompted,
+            memory,
+            Some(wanted),
+            case.text_bytes,
+        )?;
+        Ok(fitted.rows)
+    }
+
+    fn expected_bytes(
+        &self,
+        case: &Case<'_>,
+        method: &Method,
+        rows: usize,
+        streams: bool,
+    ) -> Result<u64, EngineError> {
+        let prompted = Prompted {
+            shape: case.shape,
+            room: case.room,
+            streams,
+        };
+        let mut policy = method.build()?;
+        let (ledger, _) = self.ledger_with(&mut *policy, &prompted, rows, crate::prefill::CHUNK)?;
+        Ok(ledger.peak())
+    }
+
+    /// [`Engine::ask_watched`] with the method that is picked for it.
+    pub(crate) fn ask_chosen(
+        &self,
+        ask: &Ask<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let text = &ask.document.text;
+        let prompt = Prompt::of_any_length(self.model(), text, ask.question, ask.thinking)?;
+        let vault = ask.vault.map_or(0, |_| self.vault_bytes(prompt.len()));
+        let bytes = text.len() as u64 + vault;
+        let chosen = self.choose(
+            &prompt.shape(),
+            ask.budget,
+            ask.max_tokens,
+            &ask.limits,
+            bytes,
+        )?;
+        drop(prompt);
+        let everything = chosen.method.name == "full";
+        let ask = Ask {
+            method: &chosen.method,
+            budget: (!everything).then_some(Budget::Rows(chosen.rows)),
+            ..*ask
+        };
+        let mut answer = self.ask_watched(&ask, watch, stop)?;
+        answer.notes.insert(0, format!("chose {}", chosen.reason));
+        answer.chosen = Some(chosen);
+        Ok(answer)
+    }
+}
+
+fn free_in_words(case: &Case<'_>) -> String {
+    match (case.limits.memory, case.free) {
+        (Some(memory), _) => format!("; fits {} of memory", in_words(memory)),
+        (None, Some(free)) => format!("; fits {} free", in_words(free)),
+        (None, None) => String::new(),
+    }
+}

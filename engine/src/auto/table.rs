@@ -1,0 +1,132 @@
+//! What `measured.json` says: figures of every method at every share that was measured, and who is best where.
+
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+
+/// A mean divergence below this, in nats, is no difference that an answer shows.
+const LEVEL: f64 = 0.01;
+
+/// One line of what was measured.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Run {
+    pub(super) method: String,
+    pub(super) share: f64,
+    pub(super) cache: String,
+    pub(super) kl: f64,
+    pub(super) right: f64,
+}
+
+/// A method along a book in streaming.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct StreamedRun {
+    pub(super) method: String,
+    pub(super) perplexity: f64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Measured {
+    pub(super) runs: Vec<Run>,
+    pub(super) streaming: Vec<StreamedRun>,
+}
+
+pub(super) fn measured() -> &'static Measured {
+    static MEASURED: OnceLock<Measured> = OnceLock::new();
+    MEASURED.get_or_init(|| {
+        serde_json::from_str(include_str!("measured.json")).expect("the table is ours and valid")
+    })
+}
+
+impl Measured {
+    /// What was measured of `method` at the largest share up to `share`; at the smallest there is, if all are larger.
+    fn at(&self, method: &str, share: f64) -> Option<&Run> {
+        let own = || self.runs.iter().filter(|run| run.method == method);
+        let below = own().filter(|run| run.share <= share + 1e-9);
+        let best = below.max_by(|a, b| a.share.total_cmp(&b.share));
+        best.or_else(|| own().min_by(|a, b| a.share.total_cmp(&b.share)))
+    }
+
+    /// The best method at `share`: of those that are level with the best there, the first of the table.
+    pub(super) fn best(&self, share: f64) -> Option<&Run> {
+        let mut names: Vec<&str> = Vec::new();
+        for run in &self.runs {
+            if !names.contains(&run.method.as_str()) {
+                names.push(&run.method);
+            }
+        }
+        let runs: Vec<&Run> = names
+            .iter()
+            .filter_map(|name| self.at(name, share))
+            .collect();
+        let least = runs.iter().map(|run| run.kl).fold(f64::INFINITY, f64::min);
+        let most = runs.iter().filter(|run| run.kl <= least + LEVEL);
+        let right = most.clone().map(|run| run.right).fold(0.0, f64::max);
+        let mut level = most.filter(|run| run.right >= right);
+        level.next().copied()
+    }
+
+    /// The smallest share at which the best method is level with the full cache; the largest there is, if none is.
+    pub(super) fn enough(&self) -> f64 {
+        let mut shares: Vec<f64> = self.runs.iter().map(|run| run.share).collect();
+        shares.sort_by(f64::total_cmp);
+        let level = |share: &&f64| {
+            let best = self.best(**share);
+            best.is_some_and(|run| run.kl <= LEVEL && run.right >= 1.0)
+        };
+        let found = shares.iter().find(level).or(shares.last());
+        found.copied().unwrap_or(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Measured {
+        let run = |method: &str, share, kl, right| Run {
+            method: method.to_owned(),
+            share,
+            cache: "f32".to_owned(),
+            kl,
+            right,
+        };
+        Measured {
+            runs: vec![
+                run("a", 0.1, 0.3, 0.8),
+                run("a", 0.5, 0.0, 1.0),
+                run("b", 0.1, 0.1, 0.9),
+                run("b", 0.5, 0.005, 1.0),
+                run("c", 0.1, 0.1, 1.0),
+            ],
+            streaming: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_best_is_nearest_to_the_full_cache_then_most_often_right_then_first() {
+        let table = table();
+        let name = |share| table.best(share).map(|run| run.method.as_str());
+        assert_eq!(name(0.1), Some("c"), "level with b, and more often right");
+        assert_eq!(name(0.3), Some("c"), "nothing was measured in between");
+        assert_eq!(name(0.5), Some("a"), "level with b, and before it");
+        assert_eq!(name(0.01), Some("c"), "below all that was measured");
+        assert_eq!(table.enough(), 0.5);
+    }
+
+    #[test]
+    fn the_committed_table_is_whole() {
+        let table = measured();
+        for run in &table.runs {
+            assert!(kept_policies::find(&run.method).is_ok(), "{}", run.method);
+            assert!(run.share > 0.0 && run.share < 1.0 && run.kl >= 0.0);
+            assert!((0.0..=1.0).contains(&run.right));
+        }
+        assert!(table.best(0.25).is_some() && table.enough() < 1.0);
+        let named = table.streaming.iter().map(|run| run.method.as_str());
+        let mut named: Vec<&str> = named.collect();
+        let mut able = kept_policies::STREAMING.to_vec();
+        named.sort_unstable();
+        able.sort_unstable();
+        assert_eq!(named, able);
+    }
+}

@@ -1,0 +1,252 @@
+//! Budgets that mean memory: how many rows, and chunks of what size, fit so many bytes. What is chosen is checked against the same
+//! ledger that a question reports afterwards.
+//!
+//! Two amounts that must not be confused:
+//!
+//! ```text
+//! --budget 512MiB    kept rows with their room for the answer, tables, the answer's buffers
+//! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment
+//! ```
+
+use kept_policies::{Policy, PolicyError, PromptShape};
+
+use crate::prefill::CHUNK;
+use crate::shape::shape_of;
+use crate::sizes::Sizes;
+use crate::streaming::StreamPlan;
+use crate::vault::{LAST_QUERIES, Vault, VaultWriter};
+use crate::{Engine, EngineError, MemoryLedger};
+
+/// Smaller chunks take less scratch and more time; the result is the same.
+const CHUNKS: [usize; 4] = [CHUNK, CHUNK / 2, CHUNK / 4, CHUNK / 8];
+
+/// What was chosen for an amount of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fitted {
+    /// Rows per kv head and layer, on average.
+    pub rows: usize,
+    /// Tokens per chunk.
+    pub chunk: usize,
+    /// Bytes at the worst moment: of what the amount was for.
+    pub bytes: u64,
+}
+
+/// What a memory limit is held against.
+pub(crate) struct Prompted<'a> {
+    pub(crate) shape: &'a PromptShape,
+    /// Longest answer, in tokens.
+    pub(crate) room: usize,
+    /// Whether it is read in streaming.
+    pub(crate) streams: bool,
+}
+
+impl Engine {
+    /// The most rows per kv head under `policy`, up to `most`, whose cache, tables and buffers of the answer take at most `bytes`.
+    ///
+    /// # Errors
+    /// Where not even the fewest rows that the method works with fit: [`EngineError::BudgetBytes`] with what is missing.
+    pub(crate) fn rows_in_bytes(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        bytes: u64,
+        most: usize,
+    ) -> Result<usize, EngineError> {
+        let held = |ledger: MemoryLedger| ledger.kept_rows + ledger.tables + ledger.decode;
+        let found = self.most_rows(policy, prompt, (bytes, CHUNK), most, &held)?;
+        found.map(|fitted| fitted.rows).map_err(|needed| {
+            let windows = self.window_bytes(prompt.shape.tokens);
+            EngineError::BudgetBytes {
+                bytes,
+                missing: needed.saturating_sub(bytes),
+                windows: (windows > 0).then_some(windows),
+            }
+        })
+    }
+
+    /// Rows (at most `wanted`; all there are without) and the chunk for `memory` bytes in all.
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`] with the missing amount where nothing fits.
+    pub(crate) fn within(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        memory: u64,
+        wanted: Option<usize>,
+        text_bytes: u64,
+    ) -> Result<Fitted, EngineError> {
+        let beside = self.program_bytes() + text_bytes;
+        let for_question = memory.saturating_sub(beside);
+        let peak = |ledger: MemoryLedger| ledger.peak();
+        let wanted = wanted.unwrap_or(prompt.shape.tokens).max(1);
+        let mut best: Option<Fitted> = None;
+        let mut least = u64::MAX;
+        for chunk in CHUNKS {
+            match self.most_rows(policy, prompt, (for_question, chunk), wanted, &peak)? {
+                Ok(fitted) if best.is_none_or(|best| fitted.rows > best.rows) => {
+                    best = Some(fitted);
+                }
+                Ok(_) => {}
+                Err(needed) => least = least.min(needed),
+            }
+            // No smaller chunk is of use once everything wanted fits.
+            if best.is_some_and(|best| best.rows >= wanted) {
+                break;
+            }
+        }
+        match best {
+            Some(fitted) => Ok(Fitted {
+                bytes: fitted.bytes + beside,
+                ..fitted
+            }),
+            None => Err(EngineError::Memory {
+                memory,
+                missing: (least + beside).saturating_sub(memory),
+                weights: self.model().weights_bytes(),
+            }),
+        }
+    }
+
+    /// The most rows whose `size` is within `bytes`, by halving; or what the fewest would take.
+    fn most_rows(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        (bytes, chunk): (u64, usize),
+        most: usize,
+        size: &dyn Fn(MemoryLedger) -> u64,
+    ) -> Result<Result<Fitted, u64>, EngineError> {
+        let mut sized = |rows: usize| -> Result<Sized, EngineError> {
+            match self.ledger_with(&mut *policy, prompt, rows, chunk) {
+                Ok((ledger, chunk)) => Ok(Sized::Takes(size(ledger), chunk)),
+                Err(EngineError::Policy(PolicyError::BudgetTooSmall { needed, .. })) => {
+                    Ok(Sized::TooFew(needed))
+                }
+                // A streamed reading has no room for as many.
+                Err(EngineError::StreamBudget { .. }) => Ok(Sized::TooMany),
+                Err(error) => Err(error),
+            }
+        };
+        let (mut fitting, mut failing) = (None, most + 1);
+        let mut low = 0;
+        if let Sized::Takes(takes, chunk) = sized(most)?
+            && takes <= bytes
+        {
+            let rows = most;
+            return Ok(Ok(Fitted {
+                rows,
+                chunk,
+                bytes: takes,
+            }));
+        }
+        let mut least: Option<u64> = None;
+        while failing - low > 1 {
+            let rows = low + (failing - low) / 2;
+            match sized(rows)? {
+                Sized::Takes(takes, chunk) if takes <= bytes => {
+                    fitting = Some(Fitted {
+                        rows,
+                        chunk,
+                        bytes: takes,
+                    });
+                    low = rows;
+                }
+                Sized::Takes(takes, _) => {
+                    least = Some(least.map_or(takes, |least| least.min(takes)));
+                    failing = rows;
+                }
+                Sized::TooMany => failing = rows,
+                Sized::TooFew(needed) => low = rows.max(needed.saturating_sub(1).min(failing - 1)),
+            }
+        }
+        match (fitting, least) {
+            (Some(fitting), _) => Ok(Ok(fitting)),
+            (None, Some(least)) => Ok(Err(least)),
+            // Fewer rows than the method works with are wanted, or none fit the window: its own words say so.
+            (None, None) => self
+                .ledger_with(policy, prompt, most, chunk)
+                .map(|(ledger, _)| Err(size(ledger))),
+        }
+    }
+
+    /// The ledger of such a question with `rows` rows and chunks of `chunk` at most, and the chunk that it comes to.
+    pub(crate) fn ledger_with(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        rows: usize,
+        chunk: usize,
+    ) -> Result<(MemoryLedger, usize), EngineError> {
+        let (model, shape) = (self.model(), prompt.shape);
+        if prompt.streams {
+            let (rows, chunk) = (Some(rows), Some(chunk));
+            let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?;
+            return Ok((plan.ledger(model), plan.chunk));
+        }
+        let room = self.room(shape.tokens, prompt.room);
+        let sizes = Sizes::new(model, policy, shape, rows, room, chunk)?;
+        Ok((self.ledger_of(&sizes, room), sizes.chunk))
+    }
+
+    /// The most that reading from a vault and writing to it holds for a prompt of `tokens` tokens: a piece of each file, the last
+    /// queries of both, ids, and what a method measured over the whole document. For limits, which must hold; what is really held is
+    /// in the ledger.
+    pub(crate) fn vault_bytes(&self, tokens: usize) -> u64 {
+        let heads = shape_of(self.model());
+        let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
+        let measured = (heads.q_heads + heads.kv_heads) * tokens
+            + heads.q_heads * heads.head_dim * (heads.head_dim + 3);
+        let numbers = (2 * queries + measured + tokens) * size_of::<f32>();
+        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64
+    }
+
+    /// Asks the system once for all that a question will take beside the mapped weights, and gives it back: memory that it refuses is
+    /// then refused in a sentence, before anything is read.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`].
+    pub(crate) fn ask_for(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
+        let bytes = ledger.peak() - ledger.weights;
+        let mut asked = Vec::<u8>::new();
+        let granted = usize::try_from(bytes).is_ok_and(|bytes| {
+            kept_kernels::may_be_refused(|| asked.try_reserve_exact(bytes)).is_ok()
+        });
+        match granted {
+            true => Ok(()),
+            false => Err(EngineError::Refused { bytes }),
+        }
+    }
+}
+
+/// What came of a number of rows.
+enum Sized {
+    /// It takes so many bytes, in chunks of so many tokens.
+    Takes(u64, usize),
+    /// The method needs so many at least.
+    TooFew(usize),
+    /// The window has no room for as many.
+    TooMany,
+}
+
+/// Bytes as a person reads them: 1.3 GiB.
+pub(crate) fn in_words(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, size)| bytes >= *size);
+    match unit {
+        Some((name, size)) => format!("{:.1} {name}", bytes as f64 / *size as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_said_in_the_largest_unit() {
+        assert_eq!(in_words(0), "0 bytes");
+        assert_eq!(in_words(1536), "1.5 KiB");
+        assert_eq!(in_words(5 << 30), "5.0 GiB");
+    }
+}

@@ -1,0 +1,254 @@
+//! Budgets that mean memory, and the choice of a method: what is said before a question holds afterwards, what does not fit is refused
+//! with what is missing, and memory that the system refuses ends in a sentence.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kept_models::testing::TinyLlama;
+use kept_tests::golden;
+use kept_tests::terminal::{Run, kept, program};
+use serde_json::Value;
+
+/// A model of some size: small enough to be quick, large enough that a tenth of it is more than a program's own pages.
+fn model(folder: &Path) -> PathBuf {
+    let path = folder.join("larger.gguf");
+    let model = TinyLlama {
+        layers: 3,
+        width: 1024,
+        ffn: 3072,
+        q_heads: 16,
+        kv_heads: 8,
+        head_dim: 64,
+        kind: "Q8_0",
+        ..TinyLlama::default()
+    };
+    model.write(&path).expect("the model is written");
+    path
+}
+
+/// A part of the sample that the larger model's tokenizer, whose tokens are short, makes some 1,000 tokens of.
+fn part(folder: &Path) -> PathBuf {
+    let path = folder.join("part.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&path, &text[..1_000]).expect("a shorter document");
+    path
+}
+
+fn sample() -> PathBuf {
+    golden::repository().join("assets/sample.txt")
+}
+
+fn ask(model: Option<&Path>, document: &Path, words: &[&str]) -> Run {
+    let mut arguments: Vec<OsString> = vec!["ask".into(), "--json".into()];
+    arguments.extend(["--document".into(), document.into()]);
+    arguments.extend(["--question", "What is it about?", "--max-tokens", "8"].map(OsString::from));
+    arguments.extend(
+        model
+            .iter()
+            .flat_map(|m| ["--model".into(), m.as_os_str().to_owned()]),
+    );
+    arguments.extend(words.iter().map(Into::into));
+    kept(arguments)
+}
+
+fn bytes(value: &Value) -> f64 {
+    value.as_f64().expect("bytes")
+}
+
+/// The kept rows, tables and the answer's buffers.
+fn held(answer: &Value) -> f64 {
+    let ledger = &answer["ledger"];
+    ["kept_rows", "tables", "decode"]
+        .iter()
+        .map(|part| bytes(&ledger[part]))
+        .sum()
+}
+
+/// A budget in bytes is filled and not passed, for methods that hold tables too, and for a document that is streamed.
+#[test]
+fn a_budget_in_bytes_holds_all_of_the_cache() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    for (document, method) in [
+        (sample(), "snapkv"),
+        (sample(), "h2o"),
+        (sample(), "ems"),
+        (sample(), "kvzip"),
+        (long.clone(), "treekv"),
+        (long, "ems"),
+    ] {
+        let words = ["--budget", "1500KiB", "--method", method];
+        let answer = ask(None, &document, &words).json();
+        let budget = 1500.0 * 1024.0;
+        let held = held(&answer);
+        assert!(
+            held <= budget && held > 0.95 * budget,
+            "{method}: {held} of {budget}"
+        );
+    }
+    let refused = ask(
+        None,
+        &sample(),
+        &["--budget", "100KiB", "--method", "snapkv"],
+    );
+    refused.refused(&["100.0 KiB", "more", "give at least"]);
+}
+
+/// With `--memory` rows and chunk are chosen, and what was said is what the process took.
+#[test]
+fn memory_for_everything_holds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, document) = (model(folder.path()), part(folder.path()));
+    let within = |memory: f64, method: &str| {
+        let memory = format!("{}KiB", (memory / 1024.0) as u64);
+        ask(
+            Some(&model),
+            &document,
+            &["--memory", &memory, "--method", method],
+        )
+    };
+    let whole = within(4e9, "snapkv").json();
+    let all = bytes(&whole["expected_peak_bytes"]);
+    assert_eq!(
+        rows(&whole),
+        bytes(&whole["prompt_tokens"]),
+        "everything fits"
+    );
+    let cache = bytes(&whole["kv_bytes_full"]);
+    for (less, method) in [(0.3, "snapkv"), (0.6, "h2o")] {
+        let limit = all - less * cache;
+        let answer = within(limit, method).json();
+        let expected = bytes(&answer["expected_peak_bytes"]);
+        assert!(expected <= limit, "{method}: {expected} of {limit}");
+        // Smaller chunks come first; what they do not spare is taken from the rows.
+        assert!(rows(&answer) > 0.2 * rows(&whole), "{method}");
+        let notes = answer["notes"].to_string();
+        assert!(
+            notes.contains("of memory") && notes.contains("at the worst moment"),
+            "{notes}"
+        );
+        if let Some(peak) = answer["peak_bytes"].as_f64() {
+            let off = (expected - peak).abs() / peak;
+            assert!(off < 0.1, "{method}: {expected} expected, {peak} taken");
+        }
+    }
+    within(bytes(&whole["ledger"]["weights"]), "snapkv").refused(&["more", "weights"]);
+    ask(Some(&model), &document, &["--memory", "half"]).refused(&["--memory", "half"]);
+}
+
+fn rows(answer: &Value) -> f64 {
+    let layers = answer["rows_per_layer"].as_array().expect("layers");
+    layers.iter().map(bytes).sum::<f64>() / layers.len() as f64
+}
+
+/// The expected peak is the measured one within a tenth, for methods and budgets, streamed or not.
+#[test]
+fn the_expected_peak_is_the_measured_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = model(folder.path());
+    for words in [
+        ["--method", "full", "--budget", "100%"],
+        ["--method", "snapkv", "--budget", "10%"],
+        ["--method", "ems", "--budget", "25%"],
+        ["--method", "kvzip", "--budget", "25%"],
+        ["--method", "treekv", "--streaming", "on"],
+        ["--method", "tova", "--streaming", "on"],
+    ] {
+        let answer = ask(Some(&model), &part(folder.path()), &words).json();
+        let expected = bytes(&answer["expected_peak_bytes"]);
+        let Some(peak) = answer["peak_bytes"].as_f64() else {
+            println!("skipped: this system does not tell a process's memory");
+            return;
+        };
+        let off = (expected - peak).abs() / peak;
+        assert!(off < 0.1, "{words:?}: {expected} expected, {peak} measured");
+    }
+}
+
+/// Nobody names a method: a small document keeps everything, little memory cuts, a long document is streamed; always with the reason.
+#[test]
+fn the_choice_is_explained() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let answer = ask(None, &sample(), &[]).json();
+    assert_eq!(answer["method"], "full");
+    let reason = answer["chosen"]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("nothing is lost"), "{reason}");
+    assert!(
+        answer["notes"][0]
+            .as_str()
+            .expect("a note")
+            .contains(reason)
+    );
+
+    let (model, document) = (model(folder.path()), part(folder.path()));
+    let whole = ask(Some(&model), &document, &["--method", "full"]).json();
+    let limit = bytes(&whole["expected_peak_bytes"]) - 0.3 * bytes(&whole["kv_bytes_full"]);
+    let limit = format!("{}KiB", (limit / 1024.0) as u64);
+    let answer = ask(Some(&model), &document, &["--memory", &limit]).json();
+    let chosen = &answer["chosen"];
+    assert_eq!(answer["method"], chosen["method"]["name"]);
+    assert_ne!(answer["method"], "full");
+    let reason = chosen["reason"].as_str().expect("a reason");
+    assert!(
+        reason.contains("in our measurements") && reason.contains("of memory"),
+        "{reason}"
+    );
+    assert!(bytes(&chosen["rows"]) < bytes(&answer["prompt_tokens"]));
+    assert!(chosen["kl"].is_number() && chosen["right"].is_number());
+
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let answer = ask(None, &long, &[]).json();
+    let streams = kept_policies::STREAMING
+        .iter()
+        .any(|name| answer["method"] == *name);
+    assert!(
+        streams && answer["streamed"] == true,
+        "{}",
+        answer["method"]
+    );
+    let reason = answer["chosen"]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("beyond the model's window"), "{reason}");
+}
+
+/// Whatever the system refuses, the program ends with a code and a sentence, never by a signal.
+#[cfg(target_os = "linux")]
+#[test]
+fn refused_memory_is_a_sentence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = model(folder.path());
+    let kept = program().display().to_string();
+    let (mut answered, mut refused) = (0, 0);
+    for mib in [90, 100, 110, 120, 150, 1000] {
+        let asked = format!(
+            "ulimit -v {}; exec '{kept}' ask --threads 1 --model '{}' --document '{}' --question 'What?' --max-tokens 2 --method full",
+            mib * 1024,
+            model.display(),
+            part(folder.path()).display()
+        );
+        let run = Command::new("sh")
+            .args(["-c", &asked])
+            .output()
+            .expect("sh runs");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        match run.status.code() {
+            Some(0) => answered += 1,
+            Some(1) => {
+                refused += 1;
+                assert!(
+                    said.starts_with("error: ") && !said.contains("bug"),
+                    "{mib}: {said}"
+                );
+            }
+            other => panic!("{mib} MiB: ended with {other:?}: {said}"),
+        }
+    }
+    assert!(
+        answered > 0 && refused > 0,
+        "{answered} answered, {refused} refused"
+    );
+}
