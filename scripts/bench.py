@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kept beside llama.cpp, in one run: reading and answering, same file, same threads, medians of runs that take turns.
 
-bench.py --kept KEPT --folder FOLDER [--quick] [--models A,B] [--runs N] [--threads N] [--cache TYPE]      (scripts/bench calls it)
+bench.py --kept KEPT --folder FOLDER [--quick] [--models A,B] [--runs N] [--threads N]      (scripts/bench calls it)
 
 llama.cpp comes from PyPI's `xllamacpp` and gets the better of its settings at each point: flash attention on or off. Neither side is
 told anything about the other. After 32K tokens both answer over a cache that nobody read: Kept's budget of rows is filled with drawn
@@ -36,7 +36,6 @@ def main():
     a.add_argument("--points", help="prompt lengths [512,4096]")
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    a.add_argument("--cache", default="f16", help="Kept's cache type")
     a.add_argument("--without", default="", help="parts to leave out, with commas between: far, memory, selection, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
@@ -78,7 +77,7 @@ class Bench:
             "copy_gbs": self.copy,
             "read_gbs": self.read,
             "runs": runs,
-            "cache": o.cache,
+            "cache": "f32",
             "peer": peer_version(),
             "speed": [],
             "far": [],

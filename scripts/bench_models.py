@@ -17,10 +17,11 @@ from gguf import GGMLQuantizationType as Type
 # Standard deviation of weights, about that of trained ones.
 SPREAD = 0.02
 
+# Contexts reach beyond 32K and an answer, so that neither side has to cut.
 SHAPES = {
     "llama-1b": dict(arch="llama", layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, context=131072, base=5e5),
-    "qwen-0.5b": dict(arch="qwen2", layers=24, width=896, ffn=4864, heads=14, kv_heads=2, vocab=151936, context=32768, base=1e6),
-    "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=8192, base=1e4),
+    "qwen-0.5b": dict(arch="qwen2", layers=24, width=896, ffn=4864, heads=14, kv_heads=2, vocab=151936, context=65536, base=1e6),
+    "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=65536, base=1e4),
 }
 
 
