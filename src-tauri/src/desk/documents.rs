@@ -290,10 +290,13 @@ impl Desk {
         let document = Arc::make_mut(document);
         document.tokens = Some(tokens);
         document.more_tokens = more_tokens;
-        document.too_long = match fits {
+        // The engine could read it in streaming mode; the window has no way to say what that means yet, so it refuses.
+        let whole = tokens <= context;
+        document.too_long = match fits && whole {
             true => None,
             false => Some(
                 message
+                    .filter(|_| !fits)
                     .unwrap_or_else(|| sentences::too_long(&document.info.name, tokens, context)),
             ),
         };
