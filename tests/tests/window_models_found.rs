@@ -7,12 +7,11 @@ mod library;
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::golden;
 use kept_tests::hub::in_cache;
-use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, turn};
+use kept_tests::window::{ANSWER, Dialog, Home, Launch, QUESTION, turn};
 use library::{click_in, nothing_sticks_out, of_row, open_page, page_of_models, row_text};
 use serde_json::json;
 
@@ -101,32 +100,11 @@ fn models_of_other_programs_are_found_and_one_that_cannot_be_opened_says_why() {
     app.close();
 }
 
-/// The system's dialog for folders, if it is open: its number on the display.
-fn dialog(app: &App<'_>) -> Option<String> {
-    let search = ["search", "--onlyvisible", "--name", "Add a folder"];
-    let found = app.display().try_xdotool(&search)?;
-    Some(found.lines().next()?.to_owned())
-}
-
-/// Types a path into the dialog until it takes it; it does not tell when it listens.
-fn choose_folder(app: &App<'_>, path: &str) {
-    app.until("the dialog takes the folder", |app| {
-        if dialog(app).is_none() {
-            app.click("add-folder");
-        }
-        let number = app.until("the dialog is there", dialog);
-        let display = app.display();
-        display.try_xdotool(&["windowfocus", "--sync", &number])?;
-        display.xdotool(&["key", "ctrl+a"]);
-        display.xdotool(&["type", "--delay", "20", path]);
-        let typed = Instant::now();
-        while dialog(app).is_some() && typed.elapsed() < Duration::from_secs(5) {
-            display.xdotool(&["key", "Return"]);
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        dialog(app).is_none().then_some(())
-    });
-}
+/// The system's dialog for folders.
+const DIALOG: Dialog = Dialog {
+    title: "Add a folder",
+    button: "add-folder",
+};
 
 #[test]
 fn a_folder_is_added_in_the_systems_dialog_and_forgotten_and_its_files_stay() {
@@ -137,7 +115,7 @@ fn a_folder_is_added_in_the_systems_dialog_and_forgotten_and_its_files_stay() {
     put(&file, mini());
     let app = page_of_models(&Launch::plain(), &home);
     assert_eq!(row_text(&app, "found", "name", "one"), None);
-    choose_folder(&app, folder.to_str().expect("a path"));
+    DIALOG.choose(&app, folder.to_str().expect("a path"));
     app.until("its model is found", |app| {
         row_text(app, "found", "name", "one")
     });

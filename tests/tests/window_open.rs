@@ -2,11 +2,9 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use kept_tests::golden;
-use kept_tests::window::{App, Home, Launch, QUESTION, first_start, turn};
-use serde_json::Value;
+use kept_tests::window::{Dialog, Home, Launch, QUESTION, first_start, turn};
 
 fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
@@ -45,48 +43,11 @@ fn a_missing_file_on_the_command_line_opens_the_window_and_says_so() {
     app.close();
 }
 
-/// The system's dialog for files, if it is open: its number on the display.
-fn dialog(app: &App<'_>) -> Option<String> {
-    let search = ["search", "--onlyvisible", "--name", "Open"];
-    let found = app.display().try_xdotool(&search)?;
-    Some(found.lines().next()?.to_owned())
-}
-
-/// Sends the system's dialog away.
-fn dismiss_dialog(app: &App<'_>) {
-    app.until("the dialog goes away", |app| {
-        let Some(number) = dialog(app) else {
-            return Some(());
-        };
-        // It may go between two looks.
-        app.display()
-            .try_xdotool(&["windowfocus", "--sync", &number])?;
-        app.display().xdotool(&["key", "Escape"]);
-        std::thread::sleep(Duration::from_millis(200));
-        None
-    });
-}
-
-/// Opens the system's dialog, types a path there and waits for the dialog to take it. Says whether it has: it does not tell
-/// when it has got its files together and listens, and what comes before that it may take for something else.
-fn choose_in_dialog(app: &App<'_>, path: &str) -> bool {
-    app.click("open-button");
-    let number = app.until("the dialog is there", dialog);
-    // The window goes on answering while the dialog is open.
-    assert_eq!(app.script("return 1 + 1", Value::Null), 2);
-    let display = app.display();
-    display.xdotool(&["windowfocus", "--sync", &number]);
-    // A path that starts with a slash opens the dialog's own field for it.
-    display.xdotool(&["key", "ctrl+a"]);
-    display.xdotool(&["type", "--delay", "20", path]);
-    let typed = Instant::now();
-    while dialog(app).is_some() && typed.elapsed() < Duration::from_secs(5) {
-        // Its button is there to be pressed only after it has looked at the folder.
-        display.xdotool(&["key", "Return"]);
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    dialog(app).is_none()
-}
+/// The system's dialog for files.
+const DIALOG: Dialog = Dialog {
+    title: "Open",
+    button: "open-button",
+};
 
 #[test]
 fn a_file_is_chosen_in_the_dialog_of_the_system() {
@@ -94,21 +55,13 @@ fn a_file_is_chosen_in_the_dialog_of_the_system() {
     let home = Home::new();
     let app = first_start(&home);
     // Sent away, it changes nothing.
-    app.click("open-button");
-    app.until("the dialog is there", dialog);
-    dismiss_dialog(&app);
+    DIALOG.open(&app);
+    DIALOG.dismiss(&app);
     assert_eq!(app.notices(), []);
     assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
 
     let path = home.file("chosen by hand.txt", with_another_code());
-    let path = path.to_str().expect("a path");
-    app.until("the dialog takes the path", |app| {
-        let taken = choose_in_dialog(app, path);
-        if !taken {
-            dismiss_dialog(app);
-        }
-        taken.then_some(())
-    });
+    DIALOG.choose(&app, path.to_str().expect("a path"));
     app.shows_document("chosen by hand.txt");
     app.close();
 }

@@ -7,6 +7,7 @@
 //! `KEPT_SCREENSHOTS=folder` saves pictures of every story, `KEPT_E2E_RUNS=20` tells the main one twenty times over.
 
 mod app;
+mod dialog;
 mod display;
 mod drag;
 mod files;
@@ -15,6 +16,7 @@ mod process;
 mod webdriver;
 
 pub use app::{App, Launch, PATIENCE};
+pub use dialog::Dialog;
 pub use display::Display;
 pub use files::{Home, pages_pdf, words};
 pub use page::{ANSWER, Notice, QUESTION, answered, first_start};
