@@ -96,6 +96,17 @@ pub enum EngineError {
         /// What would fit, in words.
         fits: String,
     },
+    /// More tokens than the model was made for, under a method that reads nothing in streaming.
+    #[error(
+        "{refusal}; or read it in streaming mode, which is approximate and which {method} cannot: leave the method to Kept, or name one of {}",
+        kept_policies::STREAMING.join(", ")
+    )]
+    TooLongFor {
+        /// Why it is too long.
+        refusal: Box<EngineError>,
+        /// The method.
+        method: &'static str,
+    },
     /// A question that leaves no room for a document.
     #[error(
         "the question is too long for {model}: {tokens} tokens, and the model reads {context}; ask a shorter one"
@@ -197,6 +208,19 @@ pub enum EngineError {
         /// Vocabulary size.
         vocabulary: usize,
     },
+}
+
+impl EngineError {
+    /// The same where `method`, which cannot read in streaming, was asked to read the document.
+    pub(crate) fn under_method(self, method: &'static str) -> Self {
+        match self {
+            refusal @ Self::TooLong { .. } => Self::TooLongFor {
+                refusal: Box::new(refusal),
+                method,
+            },
+            other => other,
+        }
+    }
 }
 
 impl From<kept_kernels::Stopped> for EngineError {

@@ -27,6 +27,8 @@ pub struct LastQueries<'a> {
     pub keys: &'a RowStore,
     /// Prompt length n.
     pub tokens: usize,
+    /// `[q_heads, k]`: log-sum-exp of the last k rows, as far as attention left it.
+    pub log_sum_exp: &'a [f32],
 }
 
 impl<'a> LastQueries<'a> {
@@ -39,21 +41,21 @@ impl<'a> LastQueries<'a> {
     fn scores(
         &self,
         queries: &[f32],
-        tokens: usize,
         weights: Option<&[f32]>,
         out: &mut Vec<f32>,
         stop: &Stop,
     ) -> Result<(), Stopped> {
         out.clear();
-        out.resize(self.shape.q_heads * tokens, 0.0);
+        out.resize(self.shape.q_heads * self.tokens, 0.0);
         let task = WindowScores {
             shape: self.shape,
             scale: self.scale,
             queries,
             keys: self.keys,
-            tokens,
+            tokens: self.tokens,
             normalise: Normalise::All,
             row_weights: weights,
+            log_sum_exp: self.log_sum_exp,
         };
         window_scores(&task, out, stop)
     }
@@ -67,7 +69,7 @@ impl<'a> LastQueries<'a> {
         let weights: Vec<f32> = (0..ramp.rows)
             .map(|row| (1.0 + (ramp.newest - 1.0) * row as f32 / last) / ramp.rows as f32)
             .collect();
-        self.scores(self.last(ramp.rows), self.tokens, Some(&weights), out, stop)
+        self.scores(self.last(ramp.rows), Some(&weights), out, stop)
     }
 
     /// Writes `bits [kv_heads, n, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them, for the last `rows` queries.
@@ -233,6 +235,7 @@ mod tests {
             queries: &[1.0, 0.0, 1.0, 0.0, -1.0, 0.0, -1.0, 0.0],
             keys: &keys,
             tokens: 3,
+            log_sum_exp: &[],
         };
         let mut bits = Vec::new();
         last.below(2, &mut bits, &Stop::new()).expect("not stopped");
@@ -248,6 +251,7 @@ mod tests {
             queries: &[0.0; 12],
             keys: &keys,
             tokens: 4,
+            log_sum_exp: &[],
         };
         let ramp = Ramp {
             rows: 3,

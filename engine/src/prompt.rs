@@ -114,11 +114,6 @@ impl Prompt {
         }
     }
 
-    /// Whether a prompt with this document is beyond the model's context whatever its tokens are.
-    pub(crate) fn surely_too_long(model: &Model, document: &str) -> Result<bool, EngineError> {
-        Ok(surely_too_long(model, document)?.is_some())
-    }
-
     /// The tokens, however many.
     fn encode(
         model: &Model,

@@ -307,24 +307,18 @@ impl Engine {
             return self.ask_chosen(ask, watch, stop);
         }
         let (text, streaming) = (&ask.document.text, ask.limits.streaming);
-        // Not every long text need be tokenised to know that this method cannot read it.
-        if streaming == Streaming::Auto
-            && !kept_policies::STREAMING.contains(&ask.method.name.as_str())
-            && Prompt::surely_too_long(&self.model, text)?
-        {
-            let whole = PromptShape::of(text.len());
-            let mut policy = ask.method.build()?;
-            policy.stream(&shape_of(&self.model), &whole, whole.tokens)?;
-        }
+        let mut policy = ask.method.build()?;
+        let able = kept_policies::STREAMING.contains(&policy.name());
+        let within = || Prompt::thinking(&self.model, text, ask.question, ask.thinking);
         let prompt = match streaming {
-            Streaming::Off => Prompt::thinking(&self.model, text, ask.question, ask.thinking)?,
+            Streaming::Off => within()?,
+            Streaming::Auto if !able => within().map_err(|e| e.under_method(policy.name()))?,
             _ => Prompt::of_any_length(&self.model, text, ask.question, ask.thinking)?,
         };
         let n = prompt.len();
         if self.streams(streaming, n) {
             return self.ask_streaming(ask, prompt, watch, stop);
         }
-        let mut policy = ask.method.build()?;
         let mut sampler = Sampler::new(ask.sampling)?;
         let shape = prompt.shape();
         let wanted = |policy: &mut dyn Policy| -> Result<usize, EngineError> {

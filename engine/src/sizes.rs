@@ -348,11 +348,13 @@ impl Sizes {
         }
     }
 
-    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see is asked for.
+    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see or the last ones do is asked for.
     pub(crate) fn log_sum_exp(&self) -> usize {
-        match self.column_sums() {
-            0 => 0,
-            _ => self.shape.q_heads * self.chunk,
+        let asked =
+            |needs: &Needs| needs.column_sums || needs.window.is_some() || needs.ramp.is_some();
+        match self.needs.iter().any(asked) {
+            true => self.shape.q_heads * self.chunk,
+            false => 0,
         }
     }
 

@@ -5,8 +5,10 @@
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
 //!   of them gives it.
+//! - `pass.rs`: one pass of rows over keys, for these and the next.
 //! - `measure.rs`: [`add_column_sums`], the attention that each token gets from all rows, [`mark_below_average`], which rows gave it
 //!   little, and [`log_sum_exp`].
+//! - `pass.rs`: one pass of some rows over some keys, for these two.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
@@ -31,6 +33,7 @@ pub mod mapped;
 mod measure;
 mod packed;
 mod panel;
+mod pass;
 mod pool;
 mod prefill;
 mod quantised;

@@ -4,8 +4,9 @@
 //! All are passes of `window.rs` over tiles of 64 rows; but for the last, nothing of size `rows x tokens` is ever held. Not here: the mean
 //! over a window ([`crate::window_scores`]), and what a method makes of the numbers.
 
+use crate::pass::{Pass, ROWS};
 use crate::threads::SharedMut;
-use crate::window::{Pass, ROWS, visit_columns, write_log_sum_exp};
+use crate::window::{visit_columns, write_log_sum_exp};
 use crate::{HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores};
 
 /// The last rows of a prompt, as far as it has been read, and all keys before and among them.
@@ -45,6 +46,7 @@ impl<'a> LastRows<'a> {
             tokens: self.tokens,
             normalise: Normalise::All,
             row_weights: None,
+            log_sum_exp: &[],
         }
     }
 

@@ -3,8 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    Normalise, Scale, SimdLevel, Stop, Stopped, WindowScores, reference, window_maxima,
-    window_scores,
+    Normalise, PrefillAttention, Scale, SimdLevel, Stop, Stopped, WindowScores, prefill_attention,
+    reference, window_maxima, window_scores,
 };
 use support::{GROUPS, Random, assert_close, shape};
 
@@ -45,6 +45,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                         tokens,
                         normalise,
                         row_weights,
+                        log_sum_exp: &[],
                     };
                     let mut expected = vec![f32::NAN; shape.q_heads * tokens];
                     reference::window_scores(&task, &mut expected);
@@ -97,6 +98,7 @@ fn scores_of_a_head_sum_to_one() {
         tokens,
         normalise,
         row_weights,
+        log_sum_exp: &[],
     };
     let mut out = vec![f32::NAN; 3 * tokens];
     window_scores(&task, &mut out, &Stop::new()).unwrap();
@@ -110,4 +112,68 @@ fn scores_of_a_head_sum_to_one() {
         window_maxima(&task, 0..tokens, &mut out, &stop),
         Err(Stopped)
     );
+}
+
+/// What attention left of the last rows is taken as it is, and what it did not is measured: of no row, of some, of all and of more than
+/// the window has.
+#[test]
+fn scores_start_from_a_log_sum_exp_that_is_known() {
+    let mut random = Random::fresh();
+    let (shape, tokens, window) = (shape(2, 3, 64), 700, 40);
+    let width = shape.q_heads * shape.head_dim;
+    let queries = random.normal(tokens * width);
+    let (keys, values) = (
+        random.store(&[tokens, tokens], 64),
+        random.store(&[tokens, tokens], 64),
+    );
+    let scale = Scale {
+        factor: 0.2,
+        cap: Some(4.0),
+    };
+    for known in [0, 1, 17, window, 100, tokens] {
+        let rows = tokens - known..tokens;
+        let mut log_sum_exp = vec![f32::NAN; shape.q_heads * known];
+        if known > 0 {
+            let attention = PrefillAttention {
+                shape,
+                scale,
+                window: None,
+                queries: &queries[rows.start * width..],
+                first: rows.start,
+                keys: &keys,
+                values: &values,
+            };
+            let mut out = vec![f32::NAN; known * width];
+            prefill_attention(&attention, &mut out, Some(&mut log_sum_exp), &Stop::new()).unwrap();
+        }
+        for normalise in [Normalise::All, Normalise::Prefix] {
+            let scores = |log_sum_exp: &[f32]| {
+                let task = WindowScores {
+                    shape,
+                    scale,
+                    queries: &queries[(tokens - window) * width..],
+                    keys: &keys,
+                    tokens,
+                    normalise,
+                    row_weights: None,
+                    log_sum_exp,
+                };
+                let mut out = vec![f32::NAN; shape.q_heads * tokens];
+                window_scores(&task, &mut out, &Stop::new()).unwrap();
+                out
+            };
+            let measured = scores(&[]);
+            let what = format!("{known} of {window} rows known, {normalise:?}");
+            assert_close(&scores(&log_sum_exp), &measured, 1e-5, &what);
+            // It is used: twice the sum is half the probability.
+            let twice: Vec<f32> = log_sum_exp.iter().map(|l| l + 2f32.ln()).collect();
+            let half = known.min(window) as f32 / window as f32 / 2.0;
+            let expected = match normalise {
+                Normalise::All => 1.0 - half,
+                Normalise::Prefix => 1.0,
+            };
+            let total: f32 = scores(&twice).iter().sum::<f32>() / shape.q_heads as f32;
+            assert_close(&[total], &[expected], 1e-5, &what);
+        }
+    }
 }

@@ -216,6 +216,7 @@ fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
             tokens: seen,
             normalise: Normalise::All,
             row_weights: None,
+            log_sum_exp: &[],
         };
         let mut out = vec![0.0; case.q_heads * (end - first)];
         window_maxima(&task, ahead..ahead + end - first, &mut out, &Stop::new())
@@ -238,6 +239,7 @@ fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastQueries<'_>) -> T) -> 
         queries: &queries,
         keys: &keys,
         tokens: case.n,
+        log_sum_exp: &[],
     })
 }
 
@@ -285,6 +287,7 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
             Softmax::Prefix => Normalise::Prefix,
         },
         row_weights: None,
+        log_sum_exp: &[],
     };
     let mut scores = vec![0.0; case.q_heads * n];
     window_scores(&task, &mut scores, &Stop::new()).expect("nobody stops it");

@@ -39,6 +39,7 @@ impl Seen {
             queries: &queries,
             keys: &keys,
             tokens: n,
+            log_sum_exp: &[],
         };
         let mut seen = Self {
             rows: needs.rows,
@@ -56,6 +57,7 @@ impl Seen {
                     Softmax::Prefix => Normalise::Prefix,
                 },
                 row_weights: None,
+                log_sum_exp: &[],
             };
             let mut scores = vec![0.0; shape.q_heads * n];
             window_scores(&task, &mut scores, &stop).context("stopped")?;
@@ -169,6 +171,7 @@ fn reread(
             tokens: own + chunk.rows.len(),
             normalise: Normalise::All,
             row_weights: None,
+            log_sum_exp: &[],
         };
         let mut maxima = vec![0.0; shape.q_heads * chunk.tokens.len()];
         window_maxima(&task, ahead..own, &mut maxima, stop).context("stopped")?;

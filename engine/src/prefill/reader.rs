@@ -58,6 +58,8 @@ pub(super) struct Reader<'a> {
     scratch: Scratch,
     /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
     held: Held,
+    /// The last so many rows of the prompt whose log-sum-exp the scratch holds, as attention left it in this layer.
+    attended: usize,
     /// Keys before RoPE, for one of several methods that looks at them so: the others need them as they are.
     raw_keys: Option<RowStore>,
     tally: &'a mut Tally,
@@ -119,6 +121,7 @@ impl<'a> Reader<'a> {
             prefix,
             scratch: Scratch::new(sizes, heads),
             held: Held::default(),
+            attended: 0,
             raw_keys: None,
             tally,
             largest_pass: 0,
@@ -298,11 +301,12 @@ impl<'a> Reader<'a> {
             true if first + count == asked.n => asked.n - 1..asked.n,
             true => first..first,
         };
-        let log_sum_exp = match asked.column_sums {
-            true => &mut scratch.log_sum_exp[..self.heads.q_heads * count],
-            false => &mut [],
-        };
         let whole = needed.len() == count;
+        // Room for it is there where something is measured with it.
+        let floats = (self.heads.q_heads * count).min(scratch.log_sum_exp.len());
+        let log_sum_exp = &mut scratch.log_sum_exp[..floats];
+        let known = whole && !log_sum_exp.is_empty();
+        self.attended = if known { count } else { 0 };
         if !needed.is_empty() {
             let local = needed.start - first..needed.end - first;
             let out = &mut scratch.attention[..needed.len() * q_width];
@@ -315,8 +319,7 @@ impl<'a> Reader<'a> {
                 keys: &scratch.keys,
                 values: &scratch.values,
             };
-            let known = (asked.column_sums && whole).then_some(&mut *log_sum_exp);
-            prefill_attention(&task, out, known, stop)?;
+            prefill_attention(&task, out, known.then_some(&mut *log_sum_exp), stop)?;
             let stream = &mut stream[local.start * width..local.end * width];
             pass.finish(out, stream, stop)?;
         }
@@ -328,8 +331,9 @@ impl<'a> Reader<'a> {
                 queries: q,
                 keys: &scratch.keys,
                 tokens: first + count,
+                log_sum_exp: &[],
             };
-            let known = match whole {
+            let known = match known {
                 true => LogSumExp::Known(log_sum_exp),
                 false => LogSumExp::Unknown(log_sum_exp),
             };
@@ -489,6 +493,7 @@ impl<'a> Reader<'a> {
             queries: &scratch.window_queries,
             keys: &scratch.keys,
             tokens: sizes.entering[layer],
+            log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
         };
         let measured = &mut scratch.measured;
         if let Some(future) = needs.future {
@@ -523,6 +528,7 @@ impl<'a> Reader<'a> {
                     Softmax::Prefix => Normalise::Prefix,
                 },
                 row_weights: None,
+                log_sum_exp: last.log_sum_exp,
             };
             window_scores(&task, &mut scratch.window_scores, stop)?;
             self.held.window = Some(window);

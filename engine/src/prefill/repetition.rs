@@ -210,6 +210,7 @@ impl<'a> Repetition<'a> {
             tokens: own + rows.end,
             normalise: Normalise::All,
             row_weights: None,
+            log_sum_exp: &[],
         };
         window_maxima(&task, columns, &mut self.maxima, stop)?;
         let of_heads = self.maxima.chunks_exact(segment.chunk.len());

@@ -25,7 +25,7 @@ pub(super) struct Scratch {
     pub(super) window_scores: Vec<f32>,
     /// `[q_heads, n]`: what all rows see, where a method asks for it.
     pub(super) column_sums: Vec<f32>,
-    /// `[q_heads, chunk]`: log-sum-exp of the rows of one chunk, for the column sums.
+    /// `[q_heads, chunk]`: log-sum-exp of the rows of one chunk, for what is measured of them.
     pub(super) log_sum_exp: Vec<f32>,
     /// What only some methods ask for.
     pub(super) measured: Measured,

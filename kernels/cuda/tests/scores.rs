@@ -59,6 +59,7 @@ impl Case {
             tokens: self.tokens,
             normalise,
             row_weights,
+            log_sum_exp: &[],
         }
     }
 

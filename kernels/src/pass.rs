@@ -1,0 +1,297 @@
+//! One pass of some rows over some keys, whatever it is for: logits tile by tile, and then the row's sum, its share of every key, or a
+//! mark. What is asked for stands in `window.rs` and `measure.rs`.
+
+use std::ops::Range;
+
+use crate::elementwise::soft_cap_lanes;
+use crate::panel::{
+    Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, join_heads, pack_lane, product,
+    raise_to_probabilities, softmax_tile, split, to_probabilities,
+};
+use crate::simd::{Lanes, by_level};
+use crate::threads::SharedMut;
+use crate::window::{Normalise, WindowScores};
+use crate::{HeadShape, Stop};
+
+/// Window rows that pass over the keys together; [`Pass::Mark`] makes one word of them.
+pub(crate) const ROWS: usize = 64;
+
+/// Window rows `first..first + rows` with the heads of one group. Head `g`, row `r` is lane `g * lanes + r`.
+pub(crate) struct Rows {
+    kv_head: usize,
+    first: usize,
+    rows: usize,
+}
+
+impl Rows {
+    pub(crate) fn new(task: &WindowScores<'_>, kv_head: usize, first: usize) -> Self {
+        Self {
+            kv_head,
+            first,
+            rows: ROWS.min(task.rows() - first),
+        }
+    }
+
+    /// f32 of scratch, enough for vectors of any level.
+    pub(crate) fn scratch(&self, shape: &HeadShape) -> usize {
+        let lanes = self.rows.next_multiple_of(WIDEST);
+        (shape.head_dim + 4) * lanes * shape.group() + (2 * TILE + 1) * lanes
+    }
+}
+
+impl WindowScores<'_> {
+    /// Keys that the first `rows` window rows see between them.
+    pub(crate) fn keys_of_rows(&self, rows: usize) -> usize {
+        let prefix = self.tokens - self.rows();
+        match self.normalise {
+            Normalise::All => prefix + rows,
+            Normalise::Prefix => prefix,
+        }
+    }
+
+    /// Last key that window row `row` sees; the prefix is not empty.
+    fn last_key(&self, row: usize) -> usize {
+        self.keys_of_rows(row + 1) - 1
+    }
+}
+
+pub(crate) enum Pass<'a> {
+    /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys, which are span
+    /// number `first key / span`. `[spans, q_heads, w]` each
+    Measure {
+        span: usize,
+        max: SharedMut<'a, f32>,
+        sum: SharedMut<'a, f32>,
+    },
+    /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and `row_weight`
+    /// counts where the task names no weights.
+    Add {
+        log_sum_exp: &'a [f32],
+        row_weight: f32,
+        stride: usize,
+        out: SharedMut<'a, f32>,
+    },
+    /// Raises `out [q_heads, columns]` to the largest probability of the rows; `log_sum_exp` is `[q_heads, w]`.
+    Raise {
+        log_sum_exp: &'a [f32],
+        columns: Range<usize>,
+        out: SharedMut<'a, f32>,
+    },
+    /// Writes every row's probability of every key it sees to `out [w, q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`.
+    Each {
+        log_sum_exp: &'a [f32],
+        stride: usize,
+        out: SharedMut<'a, f32>,
+    },
+    /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
+    /// probabilities is below `group / keys the row sees`.
+    Mark {
+        log_sum_exp: &'a [f32],
+        words: usize,
+        bits: SharedMut<'a, u64>,
+    },
+}
+
+by_level! {
+    /// Passes the rows over the keys `columns`.
+    ///
+    /// # Safety
+    /// The level's instructions exist, and nobody else writes what the pass writes for these rows, heads and columns.
+    pub(crate) unsafe fn visit_span(
+        task: &WindowScores<'_>, rows: &Rows, columns: Range<usize>, pass: &Pass<'_>, stop: &Stop, scratch: &mut [f32],
+    ) = visit_span_lanes;
+}
+
+#[inline(always)]
+unsafe fn visit_span_lanes<V: Lanes>(
+    task: &WindowScores<'_>,
+    rows: &Rows,
+    columns: Range<usize>,
+    pass: &Pass<'_>,
+    stop: &Stop,
+    scratch: &mut [f32],
+) {
+    let HeadShape {
+        q_heads, head_dim, ..
+    } = task.shape;
+    let (group, window, tokens) = (task.shape.group(), task.rows(), task.tokens);
+    let lanes = rows.rows.next_multiple_of(V::N);
+    let panel = V::ACROSS * V::N;
+    let all = lanes * group;
+    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, -, -) when
+    // raising or writing each, (log-sum-exp, average, -) when marking, the average in the lanes of the first head only.
+    let sizes = [
+        head_dim * all,
+        TILE * lanes.min(panel),
+        lanes,
+        all,
+        all,
+        all,
+        TILE * lanes,
+    ];
+    let [queries, logits, visible, level, share, keep, together] = split(scratch, sizes);
+    queries.fill(0.0); // lanes beyond the rows stay harmless
+    level.fill(match pass {
+        Pass::Measure { .. } => UNSEEN,
+        Pass::Add { .. } | Pass::Mark { .. } | Pass::Each { .. } => 0.0,
+        Pass::Raise { .. } => f32::INFINITY,
+    });
+    share.fill(0.0);
+    for (g, r) in (0..group).flat_map(|g| (0..rows.rows).map(move |r| (g, r))) {
+        let (h, row, lane) = (rows.kv_head * group + g, rows.first + r, g * lanes + r);
+        let query = &task.queries[(row * q_heads + h) * head_dim..][..head_dim];
+        let first = g * lanes + r / panel * panel;
+        let width = panel.min((g + 1) * lanes - first);
+        // SAFETY: the panel `[head_dim][width]` starts at element `head_dim * first` of `queries`.
+        unsafe {
+            pack_lane(
+                query,
+                task.scale.factor,
+                queries[head_dim * first..].as_mut_ptr(),
+                width,
+                lane - first,
+            )
+        };
+        match pass {
+            Pass::Measure { .. } => {}
+            Pass::Add {
+                log_sum_exp,
+                row_weight,
+                ..
+            } => {
+                level[lane] = log_sum_exp[h * window + row];
+                share[lane] = task.row_weights.map_or(*row_weight, |weights| weights[row]);
+            }
+            Pass::Raise { log_sum_exp, .. } | Pass::Each { log_sum_exp, .. } => {
+                level[lane] = log_sum_exp[h * window + row]
+            }
+            Pass::Mark { log_sum_exp, .. } => {
+                level[lane] = log_sum_exp[h * window + row];
+                // Beyond the rows it stays 0, and no probability is below that.
+                share[r] = group as f32 / (task.last_key(row) + 1) as f32;
+            }
+        }
+    }
+    let keys = task.keys.head(rows.kv_head);
+    let last_row = rows.first + rows.rows - 1;
+    let end = columns.end.min(task.last_key(last_row) + 1);
+    for tile in (columns.start..end).step_by(TILE) {
+        if stop.is_requested() {
+            return;
+        }
+        let count = TILE.min(end - tile);
+        let causal = task.last_key(rows.first) < tile + count - 1;
+        for (r, visible) in visible.iter_mut().enumerate() {
+            // Negative when the whole tile lies after the row; exact in f32 below 2^24.
+            *visible = task.last_key((rows.first + r).min(last_row)) as f32 - tile as f32;
+        }
+        let left = Strided {
+            start: keys[tile * head_dim..].as_ptr(),
+            row_stride: head_dim,
+            step_stride: 1,
+        };
+        for start in (0..all)
+            .step_by(lanes)
+            .flat_map(|head| (head..head + lanes).step_by(panel))
+        {
+            let (g, width) = (start / lanes, panel.min(lanes - start % lanes));
+            let across = width / V::N;
+            // SAFETY: sizes as drawn in `panel.rs`; the columns of `out` are this item's alone.
+            unsafe {
+                let from = queries[head_dim * start..].as_ptr();
+                product::<V>(
+                    (count, head_dim, across),
+                    left,
+                    from,
+                    None,
+                    logits.as_mut_ptr(),
+                );
+                if let Some(cap) = task.scale.cap {
+                    soft_cap_lanes::<V>(&mut logits[..count * width], cap);
+                }
+                let visible = causal.then_some(visible[start % lanes..].as_ptr());
+                match pass {
+                    Pass::Measure { .. } => {
+                        let running = Running {
+                            max: level[start..].as_mut_ptr(),
+                            sum: share[start..].as_mut_ptr(),
+                            keep: keep[start..].as_mut_ptr(),
+                        };
+                        softmax_tile::<V>(count, across, logits.as_mut_ptr(), visible, running);
+                    }
+                    Pass::Add { out, stride, .. } => {
+                        let at = (rows.kv_head * group + g) * stride + tile;
+                        let out = out.part(at..at + count);
+                        let (level, share) = (level[start..].as_ptr(), share[start..].as_ptr());
+                        add_probabilities::<V>(across, logits.as_ptr(), visible, level, share, out);
+                    }
+                    Pass::Raise { columns, out, .. } => {
+                        let head = rows.kv_head * group + g;
+                        let at = head * columns.len() + tile - columns.start;
+                        let out = out.part(at..at + count);
+                        let level = level[start..].as_ptr();
+                        raise_to_probabilities::<V>(across, logits.as_ptr(), visible, level, out);
+                    }
+                    Pass::Each { out, stride, .. } => {
+                        let head = rows.kv_head * group + g;
+                        let first = start % lanes;
+                        to_probabilities::<V>(
+                            count,
+                            across,
+                            logits.as_mut_ptr(),
+                            level[start..].as_ptr(),
+                        );
+                        for lane in 0..width.min(rows.rows.saturating_sub(first)) {
+                            let row = rows.first + first + lane;
+                            let seen = count.min((task.last_key(row) + 1).saturating_sub(tile));
+                            let at = (row * q_heads + head) * stride + tile;
+                            let out = out.part(at..at + seen);
+                            let column = logits[lane..].iter().step_by(width);
+                            out.iter_mut().zip(column).for_each(|(o, p)| *o = *p);
+                        }
+                    }
+                    Pass::Mark { .. } => {
+                        // The panel `[TILE][width]` of all heads together starts at element `TILE * first lane`.
+                        let sums = together[TILE * (start % lanes)..].as_mut_ptr();
+                        let level = level[start..].as_ptr();
+                        let logits = logits.as_ptr();
+                        join_heads::<V>(count, across, logits, visible, level, sums, g > 0);
+                    }
+                }
+            }
+        }
+        if let Pass::Mark { bits, words, .. } = pass {
+            let at = (rows.kv_head * tokens + tile) * words + rows.first / ROWS;
+            // SAFETY: as above; one word in `words` of the item's own keys.
+            let bits = unsafe { bits.part(at..at + (count - 1) * words + 1) };
+            for (key, word) in bits.iter_mut().step_by(*words).enumerate() {
+                *word = 0;
+                for start in (0..lanes).step_by(panel) {
+                    let width = panel.min(lanes - start);
+                    for lane in (0..width).step_by(V::N) {
+                        // SAFETY: panels as written above.
+                        unsafe {
+                            let sum =
+                                V::load(together[TILE * start + key * width + lane..].as_ptr());
+                            let average = V::load(share[start + lane..].as_ptr());
+                            *word |= V::less_bits(sum, average) << (start + lane);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if let Pass::Measure { span, max, sum } = pass {
+        for g in 0..group {
+            let h = rows.kv_head * group + g;
+            let at = (columns.start / span * q_heads + h) * window + rows.first;
+            // SAFETY: these rows, heads and span are this item's alone.
+            unsafe {
+                max.part(at..at + rows.rows)
+                    .copy_from_slice(&level[g * lanes..][..rows.rows]);
+                sum.part(at..at + rows.rows)
+                    .copy_from_slice(&share[g * lanes..][..rows.rows]);
+            }
+        }
+    }
+}
