@@ -87,6 +87,34 @@ pub fn tokens(count: usize, salt: u32, vocab: usize) -> Vec<u32> {
 pub const STEPS: usize = 6;
 
 impl Case {
+    /// A document of `document` tokens behind five others, in chunks of 64, and a question of `rest` tokens that differs with `salt`;
+    /// read with the full cache.
+    pub fn drawn(model: &Model, document: usize, rest: usize, salt: u32) -> Self {
+        let vocab = model.config().vocab;
+        Self {
+            prefix: tokens(document, 5, vocab),
+            before: 5,
+            rest: tokens(rest, 100 + salt, vocab),
+            method: ("full", String::new()),
+            budget: 0,
+            chunk: 64,
+        }
+    }
+
+    /// The same with a short question, under a method: its name, what is set, and the budget.
+    pub fn under(
+        model: &Model,
+        (method, set, budget): (&'static str, &str, usize),
+        document: usize,
+        salt: u32,
+    ) -> Self {
+        Self {
+            method: (method, set.to_owned()),
+            budget,
+            ..Self::drawn(model, document, 15, salt)
+        }
+    }
+
     /// The method.
     pub fn policy(&self) -> Box<dyn Policy> {
         let (name, set) = &self.method;

@@ -1,12 +1,9 @@
 //! A document is read once: what a later question makes of its vault is, to the bit, what a first reading would have made of it.
 
+use kept_engine::Prompt;
 use kept_engine::fidelity::{kl_divergence, same_top};
-use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::kernels::PackedRows;
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::vault::{
-    LayerShape, ModelPrint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
-};
-use kept_engine::{EngineError, Prefill, Prompt};
 use kept_tests::engine::open;
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};
@@ -43,18 +40,6 @@ const METHODS: &[(&str, &str, usize)] = &[
     ("kvzip", "chunk=50,spread=model", 80),
 ];
 
-fn case(model: &Model, document: usize, rest: usize, salt: u32) -> Case {
-    let vocab = model.config().vocab;
-    Case {
-        prefix: tokens(document, 5, vocab),
-        before: 5,
-        rest: tokens(rest, 100 + salt, vocab),
-        method: ("full", String::new()),
-        budget: 0,
-        chunk: 64,
-    }
-}
-
 /// A first reading, then two more questions on what it left: each is a first reading of its own.
 #[track_caller]
 fn asked_three_times(model: &Model, first: &Case, later: &[Case], what: &str) {
@@ -90,10 +75,10 @@ fn methods_on(model: &Model, name: &str, documents: &[usize]) {
                 budget,
                 ..case
             };
-            let first = with(case(model, document, 14, 0));
+            let first = with(Case::drawn(model, document, 14, 0));
             let later = [
-                with(case(model, document, 9, 1)),
-                with(case(model, document, 70, 2)),
+                with(Case::drawn(model, document, 9, 1)),
+                with(Case::drawn(model, document, 70, 2)),
             ];
             let what = format!("{name}, {method} {set} at {budget}, {document} tokens");
             asked_three_times(model, &first, &later, &what);
@@ -131,8 +116,8 @@ fn so_it_is_under_every_architecture_and_type_of_weights() {
                 budget,
                 ..case
             };
-            let first = with(case(&model, 140, 14, 0));
-            let later = [with(case(&model, 140, 20, 1))];
+            let first = with(Case::drawn(&model, 140, 14, 0));
+            let later = [with(Case::drawn(&model, 140, 20, 1))];
             let what = format!("{}, {method}", path.display());
             asked_three_times(&model, &first, &later, &what);
         }
@@ -167,7 +152,7 @@ mod drawn {
                 chunk,
                 method: (name, set.to_owned()),
                 budget,
-                ..case(&model, document, rest, salt)
+                ..Case::drawn(&model, document, rest, salt)
             };
             // A repetition and a window need room that this budget may not leave.
             prop_assume!(with(questions.0, 0).read(&model, None, PackedRows::F16).is_ok());
@@ -178,27 +163,13 @@ mod drawn {
     }
 }
 
-/// One method's question on `model`, whose document is the first `document` of some tokens.
-fn question(
-    model: &Model,
-    (method, set, budget): (&'static str, &str, usize),
-    document: usize,
-    salt: u32,
-) -> Case {
-    Case {
-        method: (method, set.to_owned()),
-        budget,
-        ..case(model, document, 15, salt)
-    }
-}
-
 /// What a method needs and the vault does not hold is measured by reading again, once, and is there for the next.
 #[test]
 fn what_is_missing_is_measured_once_and_kept() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
     let ask = |method: (&'static str, &str, usize), salt: u32| {
-        let case = question(&model, method, 150, salt);
+        let case = Case::under(&model, method, 150, salt);
         let fresh = Place::default();
         let (expected, ..) = case
             .read(&model, Some(&fresh), PackedRows::F16)
@@ -253,7 +224,7 @@ fn what_is_missing_is_measured_once_and_kept() {
 fn a_method_that_drops_tokens_as_it_reads_does_without() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
-    let case = question(&model, ("pyramidinfer", "variant=faithful", 158), 150, 1);
+    let case = Case::under(&model, ("pyramidinfer", "variant=faithful", 158), 150, 1);
     let (_, used, notes) = case
         .read(&model, Some(&place), PackedRows::F16)
         .expect("read");
@@ -288,7 +259,7 @@ fn only_what_follows_a_known_beginning_is_read() {
         ] {
             let place = Place::default();
             let read = |document: usize, changed: Option<usize>| {
-                let mut case = question(model, method, document, 1);
+                let mut case = Case::under(model, method, document, 1);
                 if let Some(token) = changed {
                     case.prefix[token] += 1;
                 }
@@ -332,7 +303,7 @@ fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
     ] {
         let (place, fresh) = (Place::default(), Place::default());
         for document in [90, 150, 210] {
-            let case = question(&model, method, document, 2);
+            let case = Case::under(&model, method, document, 2);
             let (found, ..) = case
                 .read(&model, Some(&place), PackedRows::F16)
                 .expect("read");
@@ -363,7 +334,7 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
     let read = |document: usize, rest: usize| {
         let case = Case {
             rest: tokens(rest, 9, model.config().vocab),
-            ..question(&model, ("snapkv", "w=8", 40), document, 1)
+            ..Case::under(&model, ("snapkv", "w=8", 40), document, 1)
         };
         let fresh = Place::default();
         let (expected, ..) = case
@@ -396,166 +367,6 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
         "the first vault is still there"
     );
     assert_eq!(place.files().len(), 2);
-}
-
-/// A layer that is found to be damaged when it is used, one that is missing, and a vault of another version.
-#[test]
-fn a_damaged_vault_is_noticed_whatever_is_damaged() {
-    let model = open(&golden::model("group2-llama3-tied"));
-    let case = question(&model, ("snapkv", "w=8", 40), 150, 1);
-    let place = Place::default();
-    let (expected, ..) = case
-        .read(&model, Some(&place), PackedRows::F16)
-        .expect("read");
-    let path = place.files().pop().expect("a vault");
-    let whole = std::fs::read(&path).expect("bytes");
-    for at in (0..whole.len()).step_by(whole.len() / 40) {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 1;
-        std::fs::write(&path, &damaged).expect("written");
-        match case.read(&model, Some(&place), PackedRows::F16) {
-            // In a layer: whoever asked has begun to cut, and asks anew.
-            Err(EngineError::Vault(VaultError::Damaged { .. })) => {}
-            // In the end: it was read again.
-            Ok((found, Some(used), _)) => {
-                assert!(!used.used && used.written && found == expected, "byte {at}");
-            }
-            other => panic!("byte {at}: {:?}", other.map(|(_, used, _)| used)),
-        }
-    }
-    for length in [0, 5, 300, whole.len() / 2, whole.len() - 1] {
-        std::fs::write(&path, &whole[..length]).expect("written");
-        let (found, used, _) = case
-            .read(&model, Some(&place), PackedRows::F16)
-            .expect("read");
-        let used = used.expect("vaults are allowed");
-        assert!(
-            !used.used && used.written && found == expected,
-            "{length} bytes"
-        );
-    }
-    let mut old = whole.clone();
-    *old.last_mut().expect("a digit") = b'1';
-    std::fs::write(&path, &old).expect("written");
-    let (found, used, _) = case
-        .read(&model, Some(&place), PackedRows::F16)
-        .expect("read");
-    assert!(!used.expect("vaults are allowed").used && found == expected);
-    assert_eq!(
-        std::fs::read(&path).expect("bytes"),
-        whole,
-        "made anew, the same"
-    );
-}
-
-/// Reading does not wait for another that writes the same vault; it answers all the same, and so it does where nothing can be kept.
-#[test]
-fn nobody_waits_and_nobody_goes_without_an_answer() {
-    let model = open(&golden::model("group2-llama3-tied"));
-    let case = question(&model, ("snapkv", "w=8", 40), 150, 1);
-    let place = Place::default();
-    let (expected, ..) = case
-        .read(&model, Some(&Place::default()), PackedRows::F16)
-        .expect("read");
-    let rope = RopeTable::new(model.config(), 300);
-    let print = ModelPrint::of(&model);
-    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
-    let heads = LayerShape {
-        q_heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-    };
-    let shape = VaultShape {
-        tokens: 150,
-        heads,
-        kind: PackedRows::F16,
-        queries: 0,
-        windows: vec![None; 3],
-        measurements: Vec::new(),
-    };
-    let other = place.vaults.begin(&key, "", "", shape).expect("begun");
-    let (found, used, notes) = case
-        .read(&model, Some(&place), PackedRows::F16)
-        .expect("read");
-    assert!(found == expected && !used.expect("allowed").written);
-    assert!(
-        notes.iter().any(|note| note.contains("did not wait")),
-        "{notes:?}"
-    );
-    drop(other);
-    assert!(place.files().is_empty());
-
-    let small = Place::new(1000);
-    let (found, used, notes) = case
-        .read(&model, Some(&small), PackedRows::F16)
-        .expect("read");
-    assert!(found == expected && !used.expect("allowed").written);
-    assert!(notes.iter().any(|note| note.contains("1000")), "{notes:?}");
-}
-
-/// A stop at any moment leaves nothing half-written, and a vault that was there stays.
-#[test]
-fn a_stop_leaves_nothing_half_written() {
-    let model = open(&golden::model("group2-llama3-tied"));
-    let place = Place::default();
-    let rope = RopeTable::new(model.config(), 400);
-    let print = ModelPrint::of(&model);
-    let mut stopped = 0;
-    for after in 0..60 {
-        let case = Case {
-            chunk: 16,
-            ..question(&model, ("kvzip", "chunk=50", 80), 150, 1)
-        };
-        let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
-        let (stop, mut policy) = (Stop::new(), case.policy());
-        let mut heard = 0;
-        let prefill = Prefill {
-            chunk: case.chunk,
-            vault: Some(VaultAccess {
-                vaults: Vaults {
-                    folder: &place.vaults,
-                    kind: PackedRows::Q8_0,
-                },
-                model: &print,
-                document: "a document",
-                anew: false,
-            }),
-            ..Prefill::new(&model, &ids, &mut *policy, case.budget, 6, &rope)
-                .with_document(case.document())
-        };
-        struct Heard<'a>(&'a mut usize, usize, &'a Stop);
-        impl kept_engine::Watch for Heard<'_> {
-            fn layer(&mut self, _: usize, _: &kept_engine::CompactLayer) {
-                self.progressed();
-            }
-            fn progress(&mut self, _: &kept_engine::Progress, _: &kept_engine::MemoryNow) {
-                self.progressed();
-            }
-        }
-        impl Heard<'_> {
-            fn progressed(&mut self) {
-                *self.0 += 1;
-                if *self.0 > self.1 {
-                    self.2.request();
-                }
-            }
-        }
-        let result = prefill.run_watched(&mut Heard(&mut heard, after, &stop), &stop);
-        match result {
-            Err(EngineError::Stopped) => {
-                stopped += 1;
-                assert_eq!(
-                    place.files(),
-                    Vec::<std::path::PathBuf>::new(),
-                    "after {after}"
-                );
-            }
-            Ok(_) => break,
-            Err(error) => panic!("after {after}: {error}"),
-        }
-    }
-    assert!(stopped >= 3, "{stopped}");
-    assert_eq!(place.files().len(), 1, "the last reading was not stopped");
 }
 
 /// With q8_0 a later question sees rounded rows: how far that moves what the model says next, along the answer.

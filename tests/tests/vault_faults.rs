@@ -1,0 +1,172 @@
+//! What goes wrong with a vault costs no answer: damaged, cut and old files, one that another writes, no room, a stop at any moment.
+
+use kept_engine::EngineError;
+use kept_engine::Prefill;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::models::RopeTable;
+use kept_engine::vault::{
+    LayerShape, ModelPrint, VaultAccess, VaultError, VaultKey, VaultShape, Vaults,
+};
+use kept_tests::engine::open;
+use kept_tests::golden;
+use kept_tests::vaults::{Case, Place};
+
+/// A layer that is found to be damaged when it is used, one that is missing, and a vault of another version.
+#[test]
+fn a_damaged_vault_is_noticed_whatever_is_damaged() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let place = Place::default();
+    let (expected, ..) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    let path = place.files().pop().expect("a vault");
+    let whole = std::fs::read(&path).expect("bytes");
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&path, &damaged).expect("written");
+        match case.read(&model, Some(&place), PackedRows::F16) {
+            // In a layer: whoever asked has begun to cut, and asks anew.
+            Err(EngineError::Vault(VaultError::Damaged { .. })) => {}
+            // In the end: it was read again.
+            Ok((found, Some(used), _)) => {
+                assert!(!used.used && used.written && found == expected, "byte {at}");
+            }
+            other => panic!("byte {at}: {:?}", other.map(|(_, used, _)| used)),
+        }
+    }
+    for length in [0, 5, 300, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..length]).expect("written");
+        let (found, used, _) = case
+            .read(&model, Some(&place), PackedRows::F16)
+            .expect("read");
+        let used = used.expect("vaults are allowed");
+        assert!(
+            !used.used && used.written && found == expected,
+            "{length} bytes"
+        );
+    }
+    let mut old = whole.clone();
+    *old.last_mut().expect("a digit") = b'1';
+    std::fs::write(&path, &old).expect("written");
+    let (found, used, _) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(!used.expect("vaults are allowed").used && found == expected);
+    assert_eq!(
+        std::fs::read(&path).expect("bytes"),
+        whole,
+        "made anew, the same"
+    );
+}
+
+/// Reading does not wait for another that writes the same vault; it answers all the same, and so it does where nothing can be kept.
+#[test]
+fn nobody_waits_and_nobody_goes_without_an_answer() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let place = Place::default();
+    let (expected, ..) = case
+        .read(&model, Some(&Place::default()), PackedRows::F16)
+        .expect("read");
+    let rope = RopeTable::new(model.config(), 300);
+    let print = ModelPrint::of(&model);
+    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
+    let heads = LayerShape {
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+    };
+    let shape = VaultShape {
+        tokens: 150,
+        heads,
+        kind: PackedRows::F16,
+        queries: 0,
+        windows: vec![None; 3],
+        measurements: Vec::new(),
+    };
+    let other = place.vaults.begin(&key, "", "", shape).expect("begun");
+    let (found, used, notes) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(found == expected && !used.expect("allowed").written);
+    assert!(
+        notes.iter().any(|note| note.contains("did not wait")),
+        "{notes:?}"
+    );
+    drop(other);
+    assert!(place.files().is_empty());
+
+    let small = Place::new(1000);
+    let (found, used, notes) = case
+        .read(&model, Some(&small), PackedRows::F16)
+        .expect("read");
+    assert!(found == expected && !used.expect("allowed").written);
+    assert!(notes.iter().any(|note| note.contains("1000")), "{notes:?}");
+}
+
+/// A stop at any moment leaves nothing half-written, and a vault that was there stays.
+#[test]
+fn a_stop_leaves_nothing_half_written() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let place = Place::default();
+    let rope = RopeTable::new(model.config(), 400);
+    let print = ModelPrint::of(&model);
+    let mut stopped = 0;
+    for after in 0..60 {
+        let case = Case {
+            chunk: 16,
+            ..Case::under(&model, ("kvzip", "chunk=50", 80), 150, 1)
+        };
+        let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
+        let (stop, mut policy) = (Stop::new(), case.policy());
+        let mut heard = 0;
+        let prefill = Prefill {
+            chunk: case.chunk,
+            vault: Some(VaultAccess {
+                vaults: Vaults {
+                    folder: &place.vaults,
+                    kind: PackedRows::Q8_0,
+                },
+                model: &print,
+                document: "a document",
+                anew: false,
+            }),
+            ..Prefill::new(&model, &ids, &mut *policy, case.budget, 6, &rope)
+                .with_document(case.document())
+        };
+        struct Heard<'a>(&'a mut usize, usize, &'a Stop);
+        impl kept_engine::Watch for Heard<'_> {
+            fn layer(&mut self, _: usize, _: &kept_engine::CompactLayer) {
+                self.progressed();
+            }
+            fn progress(&mut self, _: &kept_engine::Progress, _: &kept_engine::MemoryNow) {
+                self.progressed();
+            }
+        }
+        impl Heard<'_> {
+            fn progressed(&mut self) {
+                *self.0 += 1;
+                if *self.0 > self.1 {
+                    self.2.request();
+                }
+            }
+        }
+        let result = prefill.run_watched(&mut Heard(&mut heard, after, &stop), &stop);
+        match result {
+            Err(EngineError::Stopped) => {
+                stopped += 1;
+                assert_eq!(
+                    place.files(),
+                    Vec::<std::path::PathBuf>::new(),
+                    "after {after}"
+                );
+            }
+            Ok(_) => break,
+            Err(error) => panic!("after {after}: {error}"),
+        }
+    }
+    assert!(stopped >= 3, "{stopped}");
+    assert_eq!(place.files().len(), 1, "the last reading was not stopped");
+}
