@@ -161,6 +161,11 @@ impl MappedMatrix {
         self.blocks.bytes().len()
     }
 
+    /// The blocks as they lie in the file.
+    pub fn bytes(&self) -> &[u8] {
+        self.blocks.bytes()
+    }
+
     /// Whether the numbers are whole ones with scales, which multiply inputs rounded to bytes ([`multiply_together`]); else they are
     /// floating point.
     pub fn is_quantised(&self) -> bool {

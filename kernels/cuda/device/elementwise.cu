@@ -140,11 +140,11 @@ KEPT_KERNEL(256, activate, Activate) {
     *gate = activated * p.up[(size_t)row * p.up_stride + i];
 }
 
-// x += y, or with a cap x = cap * tanh(x / cap)
+// x += y, again and again where y is shorter; or with a cap x = cap * tanh(x / cap)
 struct Sum {
-    float* x;
-    const float* y;  // null with a cap
-    unsigned long long count;
+    float* x;        // [count]
+    const float* y;  // [period]; null with a cap
+    unsigned long long count, period;
     float cap;
 };
 
@@ -153,29 +153,13 @@ KEPT_KERNEL(256, sum, Sum) {
     if (i >= p.count) {
         return;
     }
-    p.x[i] = p.y != nullptr ? p.x[i] + p.y[i] : p.cap * tanhf(p.x[i] / p.cap);
+    p.x[i] = p.y != nullptr ? p.x[i] + p.y[i % p.period] : p.cap * tanhf(p.x[i] / p.cap);
 }
 
-// The place of the largest number; the first of them where there are several.
-struct Argmax {
-    const float* x;  // [count]
-    uint32_t* place;
-    uint32_t count;
-};
-
-// one block
-KEPT_KERNEL(1024, argmax, Argmax) {
-    KEPT_SHARED(memory);
+// Of what every thread of a block has found, the largest, and the first of them where there are several; in thread 0.
+__device__ __forceinline__ void best_of_block(float& best, uint32_t& place, unsigned char* memory) {
     float* const largest = reinterpret_cast<float*>(memory);                    // [threads]
     uint32_t* const places = reinterpret_cast<uint32_t*>(largest + blockDim.x);  // [threads]
-    float best = -float_infinity();
-    uint32_t place = 0xFFFFFFFFu;
-    for (uint32_t i = threadIdx.x; i < p.count; i += blockDim.x) {
-        if (p.x[i] > best || place == 0xFFFFFFFFu) {
-            best = p.x[i];
-            place = i;
-        }
-    }
     largest[threadIdx.x] = best;
     places[threadIdx.x] = place;
     __syncthreads();
@@ -190,7 +174,58 @@ KEPT_KERNEL(1024, argmax, Argmax) {
         }
         __syncthreads();
     }
+    best = largest[0];
+    place = places[0];
+}
+
+// The place of the largest number; the first of them where there are several.
+struct Argmax {
+    const float* x;  // [count]
+    uint32_t* place;
+    uint32_t count;
+};
+
+// one block
+KEPT_KERNEL(1024, argmax, Argmax) {
+    KEPT_SHARED(memory);
+    float best = -float_infinity();
+    uint32_t place = 0xFFFFFFFFu;
+    for (uint32_t i = threadIdx.x; i < p.count; i += blockDim.x) {
+        if (p.x[i] > best || place == 0xFFFFFFFFu) {
+            best = p.x[i];
+            place = i;
+        }
+    }
+    best_of_block(best, place, memory);
     if (threadIdx.x == 0) {
-        *p.place = places[0];
+        *p.place = place;
+    }
+}
+
+// The largest of each head's probabilities, and where it is.
+struct Best {
+    const float* x;          // [heads, stride]
+    const uint32_t* counts;  // [heads / group]: numbers of each head
+    float* out;              // [heads, 2]: the number; its place, as a number
+    uint32_t stride, group;
+};
+
+// block: one head
+KEPT_KERNEL(256, best, Best) {
+    KEPT_SHARED(memory);
+    const float* const x = p.x + (size_t)blockIdx.x * p.stride;
+    const uint32_t count = p.counts[blockIdx.x / p.group];
+    float best = -float_infinity();
+    uint32_t place = 0xFFFFFFFFu;
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+        if (x[i] > best || place == 0xFFFFFFFFu) {
+            best = x[i];
+            place = i;
+        }
+    }
+    best_of_block(best, place, memory);
+    if (threadIdx.x == 0) {
+        p.out[2 * blockIdx.x] = best;
+        p.out[2 * blockIdx.x + 1] = (float)place;
     }
 }

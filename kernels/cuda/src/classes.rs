@@ -85,6 +85,11 @@ impl ClassScratch {
         self.max_entries
     }
 
+    /// Classes that a head may have.
+    pub fn rows(&self) -> usize {
+        self.max_rows
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.probabilities.bytes() + self.mass.bytes() + self.parts.bytes()

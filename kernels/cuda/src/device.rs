@@ -56,10 +56,15 @@ impl Device {
     pub fn room<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
         // A buffer without an address could not be told from none.
         let bytes = (length * size_of::<T>()).max(size_of::<T>());
+        let address = self.driver.allocate(bytes)?;
         Ok(Buffer {
-            address: self.driver.allocate(bytes)?,
+            address,
             length,
-            driver: self.driver.clone(),
+            memory: Arc::new(Memory {
+                address,
+                bytes,
+                driver: self.driver.clone(),
+            }),
             of: PhantomData,
         })
     }
@@ -105,11 +110,25 @@ impl Device {
     }
 }
 
+/// What was allocated, and is given back when nobody has a part of it any more.
+struct Memory {
+    address: Address,
+    bytes: usize,
+    driver: Arc<dyn Driver>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with as many, and nobody else has it.
+        unsafe { self.driver.free(self.address, self.bytes) };
+    }
+}
+
 /// Numbers on a device.
 pub struct Buffer<T: Number> {
     address: Address,
     length: usize,
-    driver: Arc<dyn Driver>,
+    memory: Arc<Memory>,
     of: PhantomData<T>,
 }
 
@@ -143,12 +162,32 @@ impl<T: Number> Buffer<T> {
         self.address + (range.start * size_of::<T>()) as u64
     }
 
+    fn driver(&self) -> &dyn Driver {
+        &*self.memory.driver
+    }
+
+    /// Another name for a part of it: what is written to one is seen in the other, in the order that it was asked for.
+    ///
+    /// # Panics
+    /// When there is no such part.
+    pub fn share(&self, range: Range<usize>) -> Self {
+        Self {
+            address: self.part(&range),
+            length: range.len(),
+            memory: self.memory.clone(),
+            of: PhantomData,
+        }
+    }
+
     /// Sets all of it to 0.
     pub fn clear(&mut self) -> Result<(), DeviceError> {
         // SAFETY: all of what was allocated.
         unsafe {
             let bytes = self.length * size_of::<T>();
-            self.driver.clear(self.address, bytes)
+            if bytes == 0 {
+                return Ok(());
+            }
+            self.driver().clear(self.address, bytes)
         }
     }
 
@@ -158,11 +197,14 @@ impl<T: Number> Buffer<T> {
     /// When they do not fit.
     pub fn write(&mut self, first: usize, numbers: &[T]) -> Result<(), DeviceError> {
         let to = self.part(&(first..first + numbers.len()));
+        if numbers.is_empty() {
+            return Ok(());
+        }
         // SAFETY: `T` has no padding, and the range was checked.
         unsafe {
             let bytes =
                 std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers));
-            self.driver.upload(to, bytes)
+            self.driver().upload(to, bytes)
         }
     }
 
@@ -172,13 +214,16 @@ impl<T: Number> Buffer<T> {
     /// When there are not as many.
     pub fn read(&self, first: usize, numbers: &mut [T]) -> Result<(), DeviceError> {
         let from = self.part(&(first..first + numbers.len()));
+        if numbers.is_empty() {
+            return Ok(());
+        }
         // SAFETY: any bytes are a `T`, and the range was checked.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(
                 numbers.as_mut_ptr().cast::<u8>(),
                 size_of_val(numbers),
             );
-            self.driver.download(bytes, from)
+            self.driver().download(bytes, from)
         }
     }
 
@@ -202,15 +247,16 @@ impl<T: Number> Buffer<T> {
     ) -> Result<(), DeviceError> {
         let to = self.part(&(first..first + range.len()));
         let bytes = range.len() * size_of::<T>();
-        // SAFETY: both were checked, and two buffers never overlap.
-        unsafe { self.driver.copy(to, from.part(&range), bytes) }
-    }
-}
-
-impl<T: Number> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        let bytes = (self.length * size_of::<T>()).max(size_of::<T>());
-        // SAFETY: allocated with as many, and nobody else has it.
-        unsafe { self.driver.free(self.address, bytes) };
+        if bytes == 0 {
+            return Ok(());
+        }
+        assert!(
+            !Arc::ptr_eq(&self.memory, &from.memory)
+                || to + bytes as u64 <= from.part(&range)
+                || from.part(&range) + bytes as u64 <= to,
+            "parts that overlap are not copied onto each other"
+        );
+        // SAFETY: both were checked, and do not overlap.
+        unsafe { self.driver().copy(to, from.part(&range), bytes) }
     }
 }

@@ -4,7 +4,7 @@ use half::f16;
 use kept_kernels::Pairing;
 
 use crate::driver::{Address, Geometry};
-use crate::{Buffer, Device, DeviceError, LayerRows};
+use crate::{Buffer, Device, DeviceError, Indices, LayerRows};
 
 /// Angles of RoPE by position.
 #[derive(Clone, Copy)]
@@ -44,8 +44,8 @@ impl Angles<'_> {
 pub enum Places<'a> {
     /// One after another from here on.
     From(usize),
-    /// `[rows]` positions; they lie on the device and cannot be checked here, so the launch that takes them is unsafe.
-    At(&'a Buffer<u32>),
+    /// `[rows]` positions.
+    At(&'a Indices),
 }
 
 /// Projected heads, to be made ready for attention.
@@ -137,7 +137,19 @@ struct SumParameters {
     x: Address,
     y: Address,
     count: u64,
+    period: u64,
     cap: f32,
+}
+
+/// `device/elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BestParameters {
+    x: Address,
+    counts: Address,
+    out: Address,
+    stride: u32,
+    group: u32,
 }
 
 /// `device/elementwise.cu`.
@@ -205,10 +217,7 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not fit.
-    ///
-    /// # Safety
-    /// [`Places::At`] are positions that the angles reach.
-    pub unsafe fn ready_queries(
+    pub fn ready_queries(
         &self,
         task: &Heads<'_>,
         out: &mut Buffer<f16>,
@@ -222,7 +231,7 @@ impl Device {
             task.dim
         );
         let (head_stride, row_stride) = (task.dim as u64, (task.heads * task.dim) as u64);
-        // SAFETY: the caller's promise; the strides are the output's.
+        // SAFETY: the strides are the output's.
         unsafe { self.ready(task, out.address(), (head_stride, row_stride, 0)) }
     }
 
@@ -230,10 +239,7 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not fit.
-    ///
-    /// # Safety
-    /// [`Places::At`] are positions that the angles reach.
-    pub unsafe fn ready_rows(
+    pub fn ready_rows(
         &self,
         task: &Heads<'_>,
         first: usize,
@@ -247,12 +253,12 @@ impl Device {
         out.check("out", &shape, first + task.rows);
         let head_stride = (out.capacity() * task.dim) as u64;
         let strides = (head_stride, task.dim as u64, first as u64);
-        // SAFETY: the caller's promise; the strides are the layer's.
+        // SAFETY: the strides are the layer's.
         unsafe { self.ready(task, out.data.address(), strides) }
     }
 
     /// # Safety
-    /// As [`Device::ready_queries`], and `out` has room for these strides.
+    /// `out` has room for these strides.
     unsafe fn ready(
         &self,
         task: &Heads<'_>,
@@ -272,15 +278,14 @@ impl Device {
         if let Some((norm, _)) = task.norm {
             assert_eq!(norm.len(), dim, "norm is [dim]");
         }
-        let (first, positions) = match task.places {
-            Places::From(first) => (first, 0),
+        let (first, positions, reach) = match task.places {
+            Places::From(first) => (first, 0, first + rows),
             Places::At(positions) => {
                 assert!(positions.len() >= rows, "positions are [rows {rows}]");
-                (0, positions.address())
+                (0, positions.address(), positions.end())
             }
         };
         if let Some(angles) = &task.angles {
-            let reach = if positions == 0 { first + rows } else { 0 };
             angles.check(reach, dim);
         }
         let parameters = HeadsParameters {
@@ -398,26 +403,42 @@ impl Device {
             x.len(),
             y.len()
         );
-        self.sum(x, y.address(), count, 0.0)
+        self.sum(x, y.address(), (count, count), 0.0)
+    }
+
+    /// Adds `bias [width]` to each of the first `rows` rows of `x [rows, width]`.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn add_to_rows(
+        &self,
+        x: &mut Buffer<f32>,
+        bias: &Buffer<f32>,
+        rows: usize,
+    ) -> Result<(), DeviceError> {
+        let width = bias.len();
+        assert!(x.len() >= rows * width, "x is [rows {rows}, width {width}]");
+        self.sum(x, bias.address(), (rows * width, width), 0.0)
     }
 
     /// `x = cap * tanh(x / cap)`.
     pub fn soft_cap(&self, x: &mut Buffer<f32>, cap: f32) -> Result<(), DeviceError> {
         let count = x.len();
-        self.sum(x, 0, count, cap)
+        self.sum(x, 0, (count, count), cap)
     }
 
     fn sum(
         &self,
         x: &mut Buffer<f32>,
         y: Address,
-        count: usize,
+        (count, period): (usize, usize),
         cap: f32,
     ) -> Result<(), DeviceError> {
         let parameters = SumParameters {
             x: x.address(),
             y,
             count: count as u64,
+            period: period as u64,
             cap,
         };
         let geometry = Geometry {
@@ -447,5 +468,37 @@ impl Device {
         };
         // SAFETY: lengths were checked; `place` is borrowed for writing.
         unsafe { self.launch("argmax", geometry, &parameters) }
+    }
+
+    /// Writes to `out [heads, 2]` the largest of each head's first numbers of `x [heads, stride]`, and as a number where it is, the
+    /// first of several. `group` heads share a count of `counts`.
+    ///
+    /// # Safety
+    /// On the device, counts are at least 1 and at most the stride, and there is one for each group.
+    pub(crate) unsafe fn best(
+        &self,
+        (x, stride): (&Buffer<f32>, usize),
+        (counts, group): (&Buffer<u32>, usize),
+        heads: usize,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            x.len() >= heads * stride && out.len() >= 2 * heads && counts.len() * group >= heads,
+            "x is [heads {heads}, stride {stride}], out [heads, 2]"
+        );
+        let parameters = BestParameters {
+            x: x.address(),
+            counts: counts.address(),
+            out: out.address(),
+            stride: stride as u32,
+            group: group as u32,
+        };
+        let geometry = Geometry {
+            grid: [heads as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: THREADS * 8,
+        };
+        // SAFETY: lengths were checked; for the counts the caller answers.
+        unsafe { self.launch("best", geometry, &parameters) }
     }
 }

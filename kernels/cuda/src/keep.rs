@@ -3,16 +3,16 @@
 use half::f16;
 
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, Device, DeviceError, KeptRows, LayerRows, RowKind};
+use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
 
 /// Which rows are kept, in the order of their slots: head after head.
 pub struct Kept<'a> {
     /// `[slots]`: the row of each.
-    pub positions: &'a Buffer<u32>,
+    pub positions: &'a Indices,
     /// `[slots]`: its kv head.
-    pub heads: &'a Buffer<u32>,
+    pub heads: &'a Indices,
     /// `[slots]`: where it goes; `None`: to the slot of its own number.
-    pub targets: Option<&'a Buffer<u32>>,
+    pub targets: Option<&'a Indices>,
     /// How many.
     pub slots: usize,
 }
@@ -52,17 +52,14 @@ impl Device {
     ///
     /// # Panics
     /// When shapes do not fit.
-    ///
-    /// # Safety
-    /// On the device, positions are rows of the source and within the angles, heads are its heads, and targets are slots.
-    pub unsafe fn keep(
+    pub fn keep(
         &self,
         source: &LayerRows,
         kept: &Kept<'_>,
         unrotated: Option<Angles<'_>>,
         target: &mut KeptRows,
     ) -> Result<(), DeviceError> {
-        let (_, dim) = source.heads();
+        let (heads, dim) = source.heads();
         assert_eq!(dim, target.head_dim(), "kept rows of other heads");
         let slots = kept.slots;
         assert!(
@@ -72,13 +69,23 @@ impl Device {
                 && (kept.targets.is_some() || target.slots >= slots),
             "positions, heads and targets are [slots {slots}]"
         );
+        assert!(
+            kept.positions.end() <= source.capacity()
+                && kept.heads.end() <= heads
+                && kept
+                    .targets
+                    .is_none_or(|targets| targets.end() <= target.slots),
+            "positions are below {}, heads below {heads}, targets below {}",
+            source.capacity(),
+            target.slots
+        );
         if let Some(angles) = &unrotated {
-            angles.check(0, dim);
+            angles.check(kept.positions.end(), dim);
         }
         let parameters = KeepParameters {
             source: source.data.address(),
             positions: kept.positions.address(),
-            targets: kept.targets.map_or(0, Buffer::address),
+            targets: kept.targets.map_or(0, Indices::address),
             heads: kept.heads.address(),
             cos: unrotated.map_or(0, |a| a.cos.address()),
             sin: unrotated.map_or(0, |a| a.sin.address()),
@@ -100,7 +107,7 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: (4 * dim * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        // SAFETY: lengths were checked, and how far the indices reach.
         unsafe { self.launch("keep", geometry, &parameters) }
     }
 

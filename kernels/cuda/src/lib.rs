@@ -4,7 +4,8 @@
 //! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
 //! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
 //! - `nvidia.rs`: the driver, with the feature `cuda`.
-//! - `device.rs`: [`Device`] and [`Buffer`].
+//! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
+//! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them.
 //! - `weights.rs`: products with a model's weights, by candle's kernels.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
 //!   geometry.
@@ -15,6 +16,7 @@
 #![warn(missing_docs)]
 
 mod attention;
+mod cache;
 #[cfg(feature = "cuda")]
 mod candle;
 mod classes;
@@ -25,6 +27,7 @@ mod elementwise;
 #[cfg(feature = "emulated")]
 pub mod emulated;
 mod error;
+mod indices;
 mod keep;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
@@ -33,11 +36,13 @@ mod scores;
 mod weights;
 
 pub use attention::{AttentionScratch, PrefillAttention};
+pub use cache::{CardCache, LayerRoom, NewToken};
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, KeptRows, Ranks, RowKind};
 pub use device::{Buffer, Device, Number};
 pub use elementwise::{Activation, Angles, Heads, Places};
 pub use error::DeviceError;
+pub use indices::Indices;
 pub use keep::Kept;
 pub use rows::LayerRows;
 pub use scores::{Scores, ScoresScratch};
@@ -49,6 +54,14 @@ pub const HEAD_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
 /// Bytes of a row of halves in shared memory: 16 more than its numbers take (`device/tiles.cuh`).
 fn tile_row_bytes(head_dim: usize) -> usize {
     (head_dim + 8) * 2
+}
+
+/// Whether there are kernels for heads of `head_dim` numbers.
+///
+/// # Errors
+/// [`DeviceError::HeadDim`] where there are none.
+pub fn supports(head_dim: usize) -> Result<(), DeviceError> {
+    supported(head_dim).map(|_| ())
 }
 
 /// `head_dim` if there are kernels for it.

@@ -1,6 +1,7 @@
 //! [`LayerRows`]: the keys or the values of one layer while a prompt is read, in f16, one run of rows per kv head.
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 use crate::{Buffer, Device, DeviceError};
 
@@ -51,6 +52,41 @@ impl LayerRows {
     /// The numbers, `[kv_heads, capacity, head_dim]`.
     pub fn data_mut(&mut self) -> &mut Buffer<f16> {
         &mut self.data
+    }
+
+    /// Replaces the first rows of one head: `rows [count, head_dim]`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write_head(&mut self, head: usize, rows: &[f32]) -> Result<(), DeviceError> {
+        assert!(
+            rows.len() <= self.capacity * self.head_dim && head < self.kv_heads,
+            "{} numbers for head {head} of {}",
+            rows.len(),
+            self.kv_heads
+        );
+        let mut halves = vec![f16::ZERO; rows.len()];
+        halves.as_mut_slice().convert_from_f32_slice(rows);
+        self.data
+            .write(head * self.capacity * self.head_dim, &halves)
+    }
+
+    /// Copies the first rows of one head to the host: `rows [count, head_dim]`.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn read_head(&self, head: usize, rows: &mut [f32]) -> Result<(), DeviceError> {
+        assert!(
+            rows.len() <= self.capacity * self.head_dim && head < self.kv_heads,
+            "{} numbers of head {head} of {}",
+            rows.len(),
+            self.kv_heads
+        );
+        let mut halves = vec![f16::ZERO; rows.len()];
+        self.data
+            .read(head * self.capacity * self.head_dim, &mut halves)?;
+        halves.as_slice().convert_to_f32_slice(rows);
+        Ok(())
     }
 
     /// Panics unless these are rows of such heads with room for `rows` of them.

@@ -48,6 +48,18 @@ impl Weights {
         })
     }
 
+    /// Copies a matrix that lies in a mapped file to the device.
+    ///
+    /// # Errors
+    /// As [`Weights::new`].
+    pub fn of(
+        device: &Device,
+        matrix: &kept_kernels::mapped::MappedMatrix,
+    ) -> Result<Self, DeviceError> {
+        let shape = (matrix.rows(), matrix.cols());
+        Self::new(device, matrix.dtype(), shape, matrix.bytes())
+    }
+
     /// Rows: outputs of a product.
     pub fn rows(&self) -> usize {
         self.rows

@@ -4,7 +4,8 @@ mod support;
 
 use half::f16;
 use kept_cuda::{
-    Activation, Angles, ClassAttention, ClassScratch, Heads, Kept, KeptRows, Places, RowKind,
+    Activation, Angles, ClassAttention, ClassScratch, Heads, Indices, Kept, KeptRows, Places,
+    RowKind,
 };
 use kept_kernels::{HeadShape, Pairing, RankRotation, RowStore, reference};
 use support::*;
@@ -76,7 +77,7 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
             let copy = |n: &[f32]| device.copy_of(n).expect("room");
             let (x, bias, norm, cos, sin) =
                 (copy(&x), copy(&bias), copy(&norm), copy(&cos), copy(&sin));
-            let at = device.copy_of(&[4u32, 5, 6]).expect("room");
+            let at = Indices::new(&device, &[4u32, 5, 6]).expect("room");
             for places in [Places::From(first), Places::At(&at)] {
                 let task = Heads {
                     projected: &x,
@@ -94,8 +95,7 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
                     places,
                 };
                 let mut out = device.room(rows * heads * dim).expect("room");
-                // SAFETY: the positions are below 20.
-                unsafe { device.ready_queries(&task, &mut out) }.expect("it runs");
+                device.ready_queries(&task, &mut out).expect("it runs");
                 let found: Vec<f32> = out
                     .to_vec()
                     .expect("read")
@@ -105,8 +105,7 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
                 close(&found, &expected, 4e-3, "queries");
                 let mut layer = kept_cuda::LayerRows::new(&device, heads, 9, dim).expect("room");
                 layer.data_mut().clear().expect("zeros");
-                // SAFETY: as above.
-                unsafe { device.ready_rows(&task, 5, &mut layer) }.expect("it runs");
+                device.ready_rows(&task, 5, &mut layer).expect("it runs");
                 let found = layer.data().to_vec().expect("read");
                 for (i, expected) in expected.iter().enumerate() {
                     let (row, head, column) = (i / heads / dim, i / dim % heads, i % dim);
@@ -260,7 +259,7 @@ fn kept_rows_are_what_was_kept_in_every_kind() {
             let positions = [3u32, 9, 31, 0, 39, 12, 13];
             let heads = [0u32, 0, 0, 1, 1, 1, 1];
             let targets = [6u32, 0, 1, 2, 3, 4, 5];
-            let copy = |n: &[u32]| device.copy_of(n).expect("room");
+            let copy = |n: &[u32]| Indices::new(&device, n).expect("room");
             let (at, of, to) = (copy(&positions), copy(&heads), copy(&targets));
             let [cos_there, sin_there] = [&cos, &sin].map(|n| device.copy_of(n).expect("room"));
             for (kind, turned, moved) in [
@@ -283,8 +282,9 @@ fn kept_rows_are_what_was_kept_in_every_kind() {
                     targets: moved.then_some(&to),
                     slots: 7,
                 };
-                // SAFETY: rows, heads and slots are there.
-                unsafe { device.keep(&source, &which, unrotated, &mut kept) }.expect("it runs");
+                device
+                    .keep(&source, &which, unrotated, &mut kept)
+                    .expect("it runs");
                 let bytes = kept.numbers().to_vec().expect("read");
                 let scales = kept.scales().to_vec().expect("read");
                 for i in 0..7 {
@@ -458,4 +458,32 @@ fn classes_count_as_much_as_their_entries() {
             }
         }
     }
+}
+
+#[test]
+fn a_bias_is_added_to_every_row() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(31));
+    let (x, bias) = (numbers.rows(5 * 300), numbers.rows(300));
+    let mut there = device.copy_of(&x).expect("room");
+    let bias_there = device.copy_of(&bias).expect("room");
+    device
+        .add_to_rows(&mut there, &bias_there, 4)
+        .expect("it runs");
+    let expected: Vec<f32> = (x.iter().enumerate())
+        .map(|(i, x)| if i < 4 * 300 { x + bias[i % 300] } else { *x })
+        .collect();
+    close(&there.to_vec().expect("read"), &expected, 1e-6, "added");
+}
+
+/// Parts of a buffer are the buffer: what is written to one is read from the other.
+#[test]
+fn a_part_is_another_name() {
+    let device = devices()[0].clone();
+    let mut all = device.copy_of(&[1u32, 2, 3, 4, 5]).expect("room");
+    let mut part = all.share(1..4);
+    part.write(1, &[30]).expect("written");
+    assert_eq!(all.to_vec().expect("read"), [1, 2, 30, 4, 5]);
+    all.write(1, &[20]).expect("written");
+    drop(all);
+    assert_eq!(part.to_vec().expect("read"), [20, 30, 4]);
 }

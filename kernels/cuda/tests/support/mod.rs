@@ -29,8 +29,13 @@ pub fn halves(numbers: &[f32]) -> Vec<f16> {
     numbers.iter().map(|x| f16::from_f32(*x)).collect()
 }
 
-/// A device with and one without room for two tiles in shared memory.
+/// A device with and one without room for two tiles in shared memory; in a build for graphics cards the one that is there.
 pub fn devices() -> [Device; 2] {
+    #[cfg(feature = "cuda")]
+    match kept_cuda::nvidia::open(0) {
+        Ok(card) => return [card.clone(), card],
+        Err(why) => eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator"),
+    }
     [75, 90].map(|capability| emulated::device(capability, 1 << 30))
 }
 
