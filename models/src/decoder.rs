@@ -183,12 +183,7 @@ impl Model {
     /// None today; an architecture whose layers are read late may fail here.
     pub fn layer_pass(&self, layer: usize, max_rows: usize) -> Result<LayerPass<'_>, ModelError> {
         let copy = |matrix| Floats::new(matrix, max_rows);
-        Ok(LayerPass::new(
-            &self.config,
-            &self.layers[layer],
-            max_rows,
-            copy,
-        ))
+        Ok(LayerPass::new(self, layer, max_rows, copy))
     }
 
     /// [`Model::layer_pass`] that multiplies weights in floating point where they lie too, whatever the number of rows: nothing is
@@ -197,7 +192,7 @@ impl Model {
     /// # Panics
     /// When there is no such layer.
     pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        LayerPass::new(&self.config, &self.layers[layer], max_rows, Floats::mapped)
+        LayerPass::new(self, layer, max_rows, Floats::mapped)
     }
 
     /// Decode, first half of a layer: project one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`

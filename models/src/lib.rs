@@ -4,13 +4,14 @@
 //! - `architecture.rs`: what each supported architecture does, in one table.
 //! - [`Config`]: the shape of the model; [`RopeTable`]: its rotary angles.
 //! - [`Tokenizer`]: text to tokens with exact byte ranges, and back; [`ChatTemplate`]: messages to prompt text.
-//! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices.
+//! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices; [`CardModel`]: the same on a graphics card.
 //!
 //! Not here: attention, caches and the order of layers (the engine owns them), policies (this crate knows none),
 //! and candle's types, which appear in no public signature.
 
 mod architecture;
 mod byte_level;
+mod card;
 mod compose;
 mod config;
 mod decoder;
@@ -24,6 +25,7 @@ mod pieces;
 mod pretokenize;
 mod rope;
 mod sentencepiece;
+mod staged;
 mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -32,6 +34,7 @@ mod vocabulary;
 mod weights;
 
 pub use architecture::Activation;
+pub use card::{CardModel, CardPass, CardRope, Stand};
 pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,
@@ -41,5 +44,6 @@ pub use error::ModelError;
 pub use model::Model;
 pub use pass::LayerPass;
 pub use rope::RopeTable;
+pub use staged::PassError;
 pub use template::{ChatTemplate, Message};
 pub use tokenizer::{StreamDecoder, TokenizedText, Tokenizer};

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use kept_kernels::mapped::MappedMatrix;
 
 use crate::architecture::Part;
+use crate::card::CardModel;
 use crate::gguf::Gguf;
 use crate::weights::{self, SharedMatrix};
 use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
@@ -28,6 +29,8 @@ pub struct Model {
     /// `[width]`
     pub(crate) output_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
+    /// The weights on a graphics card, where they are there too.
+    pub(crate) card: Option<Box<CardModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }
@@ -180,6 +183,7 @@ impl Model {
             embedding,
             output,
             layers,
+            card: None,
             tokenizer: OnceLock::new(),
             template: OnceLock::new(),
         })

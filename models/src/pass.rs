@@ -5,7 +5,8 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
 
 use crate::Config;
 use crate::decoder::{activate, product, widest};
-use crate::model::Layer;
+use crate::model::{Layer, Model};
+use crate::staged::{PassError, Staged};
 use crate::weights::Floats;
 
 /// Rows worked on at once. The weights stream from the file and are taken apart once for each block of them, which is cheap from some
@@ -27,6 +28,8 @@ pub struct LayerPass<'a> {
     up: Vec<f32>,
     /// `[rows, widest]`: a projection's inputs, rounded.
     rounded: QuantisedRows,
+    /// A layer whose weights are on a graphics card is passed there, and all the scratch above is empty.
+    staged: Option<Staged<'a>>,
 }
 
 /// The matrices of a layer that are not quantised.
@@ -70,12 +73,17 @@ fn multiply<const N: usize>(
 impl<'a> LayerPass<'a> {
     /// `copy` makes ready what is not quantised.
     pub(crate) fn new(
-        config: &'a Config,
-        layer: &'a Layer,
+        model: &'a Model,
+        layer: usize,
         max_rows: usize,
         copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
     ) -> LayerPass<'a> {
-        let rows = max_rows.clamp(1, BLOCK_ROWS);
+        let staged = (model.card()).map(|card| Staged::new(card, layer, max_rows));
+        let (config, layer) = (&model.config, &model.layers[layer]);
+        let rows = match staged {
+            Some(_) => 0,
+            None => max_rows.clamp(1, BLOCK_ROWS),
+        };
         LayerPass {
             config,
             layer,
@@ -93,12 +101,16 @@ impl<'a> LayerPass<'a> {
             hidden: vec![0.0; rows * config.ffn],
             up: vec![0.0; rows * config.ffn],
             rounded: QuantisedRows::new(rows * widest(config)),
+            staged,
         }
     }
 
     /// Memory of the pass's scratch in bytes, without copies of weights.
     pub fn bytes(&self) -> u64 {
-        Self::bytes_for(self.config, self.rows)
+        match self.staged {
+            Some(_) => 0,
+            None => Self::bytes_for(self.config, self.rows),
+        }
     }
 
     /// [`LayerPass::bytes`] of a pass made for `max_rows` rows, known before there is one.
@@ -112,7 +124,7 @@ impl<'a> LayerPass<'a> {
     /// `[rows, kv_heads, head_dim]`, none of them rotated.
     ///
     /// # Errors
-    /// [`Stopped`], within 100 ms of the request; the outputs are then half-written.
+    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then half-written. [`PassError::Card`] of a model on one.
     ///
     /// # Panics
     /// When a length does not fit.
@@ -123,7 +135,7 @@ impl<'a> LayerPass<'a> {
         k: &mut [f32],
         v: &mut [f32],
         stop: &Stop,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), PassError> {
         let (width, q_width, kv_width) = (
             self.config.width,
             self.config.q_width(),
@@ -135,6 +147,9 @@ impl<'a> LayerPass<'a> {
         assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
         assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
         let layer = self.layer;
+        if let Some(staged) = &mut self.staged {
+            return staged.project((self.config, layer), residual, [q, k, v], stop);
+        }
         for first in (0..rows).step_by(self.rows) {
             let last = rows.min(first + self.rows);
             let residual = &residual[first * width..last * width];
@@ -168,7 +183,7 @@ impl<'a> LayerPass<'a> {
     /// `residual [rows, width]`.
     ///
     /// # Errors
-    /// [`Stopped`], within 100 ms of the request; the residual is then half-written.
+    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then half-written. [`PassError::Card`] of a model on one.
     ///
     /// # Panics
     /// When a length does not fit.
@@ -177,7 +192,7 @@ impl<'a> LayerPass<'a> {
         attention: &[f32],
         residual: &mut [f32],
         stop: &Stop,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), PassError> {
         let (width, q_width) = (self.config.width, self.config.q_width());
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
@@ -186,6 +201,9 @@ impl<'a> LayerPass<'a> {
             rows * q_width,
             "attention is [rows, q_heads, head_dim]"
         );
+        if let Some(staged) = &mut self.staged {
+            return staged.finish(self.config, attention, residual, stop);
+        }
         for first in (0..rows).step_by(self.rows) {
             let last = rows.min(first + self.rows);
             let attention = &attention[first * q_width..last * q_width];

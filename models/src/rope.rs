@@ -90,6 +90,11 @@ impl RopeTable {
         }
     }
 
+    /// `[layers]`: how each is rotated.
+    pub(crate) fn kinds(&self) -> &[LayerKind] {
+        &self.kinds
+    }
+
     /// Positions in the table.
     pub fn positions(&self) -> usize {
         self.positions

@@ -1,0 +1,470 @@
+//! A model on a graphics card: its weights there, and the decoder's own arithmetic over buffers instead of slices. What a layer is
+//! stands in `decoder.rs`; this is the same, piece for piece.
+//!
+//! ```text
+//! CardModel     weights of all layers, copied once
+//! CardPass      scratch of some rows on their way through a layer: project, ready_*, then E: attention, then finish
+//! CardRope      the rotation's angles
+//! ```
+//!
+//! Embeddings are looked up on the host: a row each. Not here: attention and caches, as in `decoder.rs`.
+
+use half::f16;
+use kept_cuda::{
+    Angles, Buffer, Device, DeviceError, Heads, LayerRows, Places, ProductScratch, Weights,
+};
+use kept_kernels::Pairing;
+
+use crate::architecture::Activation;
+use crate::config::{Config, LayerKind, LayerRotation};
+use crate::decoder::widest;
+use crate::model::{Layer, Model};
+use crate::rope::RopeTable;
+
+/// A decoder layer's weights; see [`Layer`].
+struct CardLayer {
+    attention_norm: Buffer<f32>,
+    q: Weights,
+    k: Weights,
+    v: Weights,
+    q_bias: Option<Buffer<f32>>,
+    k_bias: Option<Buffer<f32>>,
+    v_bias: Option<Buffer<f32>>,
+    q_norm: Option<Buffer<f32>>,
+    k_norm: Option<Buffer<f32>>,
+    o: Weights,
+    o_bias: Option<Buffer<f32>>,
+    post_attention_norm: Option<Buffer<f32>>,
+    ffn_norm: Buffer<f32>,
+    gate: Weights,
+    up: Weights,
+    down: Weights,
+    post_ffn_norm: Option<Buffer<f32>>,
+}
+
+/// A model's weights on a device.
+pub struct CardModel {
+    device: Device,
+    config: Config,
+    layers: Vec<CardLayer>,
+    output_norm: Buffer<f32>,
+    output: Weights,
+}
+
+/// Where rows of one layer stand.
+#[derive(Clone, Copy)]
+pub struct Stand<'a> {
+    /// The layer's rotation, if it has any.
+    pub angles: Option<Angles<'a>>,
+    /// The rows' places in it.
+    pub places: Places<'a>,
+}
+
+impl Stand<'_> {
+    /// Not rotated.
+    pub const RAW: Stand<'static> = Stand {
+        angles: None,
+        places: Places::From(0),
+    };
+}
+
+/// Scratch of some rows on their way through any layer.
+pub struct CardPass {
+    rows: usize,
+    /// `[rows, width]`: the residual, normed; then what a half of the layer adds to it.
+    normed: Buffer<f32>,
+    /// `[rows, q_heads, head_dim]`, as projected
+    q: Buffer<f32>,
+    /// `[rows, kv_heads, head_dim]`, as projected
+    k: Buffer<f32>,
+    /// `[rows, kv_heads, head_dim]`, as projected
+    v: Buffer<f32>,
+    /// `[rows, ffn]`
+    gate: Buffer<f32>,
+    /// `[rows, ffn]`
+    up: Buffer<f32>,
+    products: ProductScratch,
+}
+
+impl CardPass {
+    /// Scratch of `rows` rows.
+    pub fn new(device: &Device, config: &Config, rows: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            rows,
+            normed: device.room(rows * config.width)?,
+            q: device.room(rows * config.q_width())?,
+            k: device.room(rows * config.kv_width())?,
+            v: device.room(rows * config.kv_width())?,
+            gate: device.room(rows * config.ffn)?,
+            up: device.room(rows * config.ffn)?,
+            products: ProductScratch::new(device, rows, widest(config))?,
+        })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        let buffers = [
+            &self.normed,
+            &self.q,
+            &self.k,
+            &self.v,
+            &self.gate,
+            &self.up,
+        ];
+        buffers.iter().map(|b| b.bytes()).sum::<u64>() + self.products.bytes()
+    }
+
+    /// Queries, keys and values as they were projected: `[rows, heads, head_dim]` each.
+    pub(crate) fn projected(&self) -> [&Buffer<f32>; 3] {
+        [&self.q, &self.k, &self.v]
+    }
+}
+
+impl CardModel {
+    /// Copies `model` to `device`.
+    ///
+    /// # Errors
+    /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
+    fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
+        let config = model.config.clone();
+        kept_cuda::supports(config.head_dim)?;
+        let layers = model.layers.iter();
+        let layers = layers.map(|layer| CardLayer::new(layer, &device));
+        Ok(Self {
+            layers: layers.collect::<Result<_, DeviceError>>()?,
+            output_norm: device.copy_of(&model.output_norm)?,
+            output: Weights::of(&device, &model.output)?,
+            config,
+            device,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes of weights on the device.
+    pub fn bytes(&self) -> u64 {
+        let layers = self.layers.iter().map(CardLayer::bytes);
+        layers.sum::<u64>() + self.output.bytes() + self.output_norm.bytes()
+    }
+
+    /// First half of a layer: projects `residual [rows, width]`; queries, keys and values stay in the pass, raw.
+    ///
+    /// # Panics
+    /// When a length does not fit or there is no such layer.
+    pub fn project(
+        &self,
+        layer: usize,
+        residual: &Buffer<f32>,
+        rows: usize,
+        pass: &mut CardPass,
+    ) -> Result<(), DeviceError> {
+        assert!(rows <= pass.rows, "{rows} rows of a pass for {}", pass.rows);
+        let (device, own) = (&self.device, &self.layers[layer]);
+        let norm = (&own.attention_norm, self.config.norm_eps);
+        device.rms_norm(residual, norm, rows, Some(&mut pass.normed), None)?;
+        pass.products.forget();
+        for (weights, out) in [
+            (&own.q, &mut pass.q),
+            (&own.k, &mut pass.k),
+            (&own.v, &mut pass.v),
+        ] {
+            device.multiply(weights, &pass.normed, rows, &mut pass.products, out)?;
+        }
+        Ok(())
+    }
+
+    /// Queries `out [rows, q_heads, head_dim]` of what was projected: with bias and norm, rotated.
+    pub fn ready_queries(
+        &self,
+        layer: usize,
+        rows: usize,
+        stand: Stand<'_>,
+        pass: &CardPass,
+        out: &mut Buffer<f16>,
+    ) -> Result<(), DeviceError> {
+        let own = &self.layers[layer];
+        let (bias, norm) = (own.q_bias.as_ref(), own.q_norm.as_ref());
+        let heads = (rows, self.config.q_heads);
+        let task = self.heads(&pass.q, heads, (bias, norm), stand);
+        self.device.ready_queries(&task, out)
+    }
+
+    /// [`CardModel::ready_queries`] of one row of which the heads of each group stand at a place of their own: `places [kv_heads]`.
+    pub fn ready_queries_apart(
+        &self,
+        layer: usize,
+        stand: Stand<'_>,
+        pass: &mut CardPass,
+        out: &mut Buffer<f16>,
+    ) -> Result<(), DeviceError> {
+        let own = &self.layers[layer];
+        // A group is a row to the kernel, which would add the same bias to each.
+        if let Some(bias) = &own.q_bias {
+            self.device.add_to_rows(&mut pass.q, bias, 1)?;
+        }
+        let heads = (
+            self.config.kv_heads,
+            self.config.q_heads / self.config.kv_heads,
+        );
+        let task = self.heads(&pass.q, heads, (None, own.q_norm.as_ref()), stand);
+        self.device.ready_queries(&task, out)
+    }
+
+    /// Keys of what was projected, with bias and norm, rotated, to the rows from `first` on of every head.
+    pub fn ready_keys(
+        &self,
+        layer: usize,
+        rows: usize,
+        stand: Stand<'_>,
+        pass: &CardPass,
+        (first, out): (usize, &mut LayerRows),
+    ) -> Result<(), DeviceError> {
+        let own = &self.layers[layer];
+        let (bias, norm) = (own.k_bias.as_ref(), own.k_norm.as_ref());
+        let heads = (rows, self.config.kv_heads);
+        let task = self.heads(&pass.k, heads, (bias, norm), stand);
+        self.device.ready_rows(&task, first, out)
+    }
+
+    /// Values of what was projected, with bias, to the rows from `first` on of every head.
+    pub fn ready_values(
+        &self,
+        layer: usize,
+        rows: usize,
+        pass: &CardPass,
+        (first, out): (usize, &mut LayerRows),
+    ) -> Result<(), DeviceError> {
+        let bias = self.layers[layer].v_bias.as_ref();
+        let heads = (rows, self.config.kv_heads);
+        let task = self.heads(&pass.v, heads, (bias, None), Stand::RAW);
+        self.device.ready_rows(&task, first, out)
+    }
+
+    fn heads<'a>(
+        &self,
+        projected: &'a Buffer<f32>,
+        (rows, heads): (usize, usize),
+        (bias, norm): (Option<&'a Buffer<f32>>, Option<&'a Buffer<f32>>),
+        stand: Stand<'a>,
+    ) -> Heads<'a> {
+        Heads {
+            projected,
+            rows,
+            heads,
+            dim: self.config.head_dim,
+            bias,
+            norm: norm.map(|norm| (norm, self.config.norm_eps)),
+            angles: stand.angles,
+            places: stand.places,
+        }
+    }
+
+    /// Second half of a layer: adds the projected `attention [rows, q_heads, head_dim]` and then the feed-forward to `residual
+    /// [rows, width]`.
+    ///
+    /// # Panics
+    /// When a length does not fit or there is no such layer.
+    pub fn finish(
+        &self,
+        layer: usize,
+        attention: &Buffer<f32>,
+        (residual, rows): (&mut Buffer<f32>, usize),
+        pass: &mut CardPass,
+    ) -> Result<(), DeviceError> {
+        assert!(rows <= pass.rows, "{rows} rows of a pass for {}", pass.rows);
+        let (device, config, own) = (&self.device, &self.config, &self.layers[layer]);
+        let (width, ffn) = (config.width, config.ffn);
+        let CardPass {
+            normed,
+            gate,
+            up,
+            products,
+            ..
+        } = pass;
+        products.forget();
+        device.multiply(&own.o, attention, rows, products, normed)?;
+        if let Some(bias) = &own.o_bias {
+            device.add_to_rows(normed, bias, rows)?;
+        }
+        match &own.post_attention_norm {
+            Some(norm) => {
+                device.rms_norm(normed, (norm, config.norm_eps), rows, None, Some(residual))?;
+            }
+            None => device.add(residual, normed, rows * width)?,
+        }
+        let norm = (&own.ffn_norm, config.norm_eps);
+        device.rms_norm(residual, norm, rows, Some(normed), None)?;
+        products.forget();
+        device.multiply(&own.gate, normed, rows, products, gate)?;
+        device.multiply(&own.up, normed, rows, products, up)?;
+        let activation = match config.activation {
+            Activation::Silu => kept_cuda::Activation::Silu,
+            Activation::GeluTanh => kept_cuda::Activation::Gelu,
+        };
+        device.activate(activation, (gate, ffn), (up, ffn), (rows, ffn))?;
+        products.forget();
+        device.multiply(&own.down, gate, rows, products, normed)?;
+        match &own.post_ffn_norm {
+            Some(norm) => {
+                device.rms_norm(normed, (norm, config.norm_eps), rows, None, Some(residual))
+            }
+            None => device.add(residual, normed, rows * width),
+        }
+    }
+
+    /// Logits `[vocab]` of one row of the residual after the last layer.
+    ///
+    /// # Panics
+    /// When a length does not fit.
+    pub fn logits(
+        &self,
+        residual: &Buffer<f32>,
+        pass: &mut CardPass,
+        logits: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let norm = (&self.output_norm, self.config.norm_eps);
+        self.device
+            .rms_norm(residual, norm, 1, Some(&mut pass.normed), None)?;
+        pass.products.forget();
+        let products = &mut pass.products;
+        self.device
+            .multiply(&self.output, &pass.normed, 1, products, logits)?;
+        match self.config.logit_cap {
+            Some(cap) => self.device.soft_cap(logits, cap),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CardLayer {
+    fn new(layer: &Layer, device: &Device) -> Result<Self, DeviceError> {
+        let vector = |v: &Vec<f32>| device.copy_of(v);
+        let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
+        Ok(Self {
+            attention_norm: vector(&layer.attention_norm)?,
+            q: Weights::of(device, &layer.q)?,
+            k: Weights::of(device, &layer.k)?,
+            v: Weights::of(device, &layer.v)?,
+            q_bias: optional(&layer.q_bias)?,
+            k_bias: optional(&layer.k_bias)?,
+            v_bias: optional(&layer.v_bias)?,
+            q_norm: optional(&layer.q_norm)?,
+            k_norm: optional(&layer.k_norm)?,
+            o: Weights::of(device, &layer.o)?,
+            o_bias: optional(&layer.o_bias)?,
+            post_attention_norm: optional(&layer.post_attention_norm)?,
+            ffn_norm: vector(&layer.ffn_norm)?,
+            gate: Weights::of(device, &layer.gate)?,
+            up: Weights::of(device, &layer.up)?,
+            down: Weights::of(device, &layer.down)?,
+            post_ffn_norm: optional(&layer.post_ffn_norm)?,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        let matrices = [
+            &self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down,
+        ];
+        let optional = [
+            &self.q_bias,
+            &self.k_bias,
+            &self.v_bias,
+            &self.q_norm,
+            &self.k_norm,
+            &self.o_bias,
+            &self.post_attention_norm,
+            &self.post_ffn_norm,
+        ];
+        matrices.iter().map(|m| m.bytes()).sum::<u64>()
+            + (optional.into_iter().flatten())
+                .map(Buffer::bytes)
+                .sum::<u64>()
+            + self.attention_norm.bytes()
+            + self.ffn_norm.bytes()
+    }
+}
+
+/// A table of angles on the device.
+struct CardTable {
+    cos: Buffer<f32>,
+    sin: Buffer<f32>,
+    pairs: usize,
+    pairing: Pairing,
+}
+
+impl CardTable {
+    fn new(device: &Device, table: &RopeTable) -> Result<Self, DeviceError> {
+        Ok(Self {
+            cos: device.copy_of(table.cosines())?,
+            sin: device.copy_of(table.sines())?,
+            pairs: table.pairs(),
+            pairing: table.pairing(),
+        })
+    }
+
+    fn angles(&self) -> Angles<'_> {
+        Angles {
+            cos: &self.cos,
+            sin: &self.sin,
+            rope_dim: 2 * self.pairs,
+            pairing: self.pairing,
+        }
+    }
+}
+
+/// A [`RopeTable`] on the device.
+pub struct CardRope {
+    own: CardTable,
+    of_windows: Option<CardTable>,
+    kinds: Vec<LayerKind>,
+}
+
+impl CardRope {
+    /// A copy of `rope`.
+    pub fn new(device: &Device, rope: &RopeTable) -> Result<Self, DeviceError> {
+        let windows = rope.of_windows();
+        Ok(Self {
+            own: CardTable::new(device, rope)?,
+            of_windows: windows.map(|t| CardTable::new(device, t)).transpose()?,
+            kinds: rope.kinds().to_vec(),
+        })
+    }
+
+    /// The rotation of one layer of the model; `None` where it is not rotated.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn of_layer(&self, layer: usize) -> Option<Angles<'_>> {
+        match self.kinds[layer].rotation {
+            LayerRotation::None => None,
+            LayerRotation::Rope => Some(self.own.angles()),
+            LayerRotation::WindowRope => self.of_windows.as_ref().map(CardTable::angles),
+        }
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        let tables = [Some(&self.own), self.of_windows.as_ref()];
+        let tables = tables.into_iter().flatten();
+        tables.map(|t| t.cos.bytes() + t.sin.bytes()).sum()
+    }
+}
+
+impl Model {
+    /// The same model with its weights on `device` too, where everything is then computed but what only few methods ask for.
+    ///
+    /// # Errors
+    /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
+    pub fn on_card(mut self, device: Device) -> Result<Model, DeviceError> {
+        self.card = Some(Box::new(CardModel::new(&self, device)?));
+        Ok(self)
+    }
+
+    /// The weights on a graphics card, if they are there.
+    pub fn card(&self) -> Option<&CardModel> {
+        self.card.as_deref()
+    }
+}
