@@ -265,9 +265,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
     ledger.decode = decoder.scratch_bytes();
     ledger.rope = rope.bytes();
-    decoder.logits_of(&read.hidden);
+    decoder.try_logits_of(&read.hidden)?;
     // The first step touches fresh memory and fills thread-local scratch.
-    decoder.step(ids[0], None);
+    decoder.try_step(ids[0], None)?;
     let allocated = settled_allocations();
     let started = Instant::now();
     let mut steps = 0;
@@ -275,7 +275,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         if stop.is_requested() {
             return Err(kept_engine::EngineError::Stopped.into());
         }
-        std::hint::black_box(argmax(decoder.step(id, None)));
+        std::hint::black_box(argmax(decoder.try_step(id, None)?));
         steps += 1;
     }
     let decode_seconds = started.elapsed().as_secs_f64();

@@ -16,7 +16,7 @@ use kept_kernels::{
 };
 use kept_policies::{ClassChange, ClassStep, ClassTable, Policy, Pos, Retention, Row};
 
-use crate::compact::CompactLayer;
+use crate::compact::{Changed, CompactLayer};
 
 /// A layer's look-up tables.
 pub(crate) struct Classes {
@@ -186,6 +186,13 @@ impl CompactLayer {
         classes.len()
     }
 
+    /// Classes and lengths of the entries of one kv head, where there is a table.
+    pub(crate) fn table_of(&self, head: usize) -> Option<(&[u32], &[f32])> {
+        let table = self.classes.as_ref()?;
+        let own = head * table.capacity..head * table.capacity + table.entries[head];
+        Some((&table.classes[own.clone()], &table.lengths[own]))
+    }
+
     /// Positions of what the attention of one kv head ran over, in the order of its probabilities.
     pub(crate) fn attended(&self, head: usize) -> &[Pos] {
         match &self.classes {
@@ -246,6 +253,17 @@ impl CompactLayer {
         policy: &mut dyn Policy,
         (probabilities, stride): (&[f32], usize),
     ) {
+        self.settle_told(layer, policy, (probabilities, stride), &mut |_| ());
+    }
+
+    /// [`CompactLayer::settle`]; `changed` hears of what is not as it was.
+    pub(crate) fn settle_told(
+        &mut self,
+        layer: usize,
+        policy: &mut dyn Policy,
+        (probabilities, stride): (&[f32], usize),
+        changed: &mut dyn FnMut(Changed),
+    ) {
         let kv_heads = self.kv_heads();
         let group = probabilities.len() / stride / kv_heads;
         for head in 0..kv_heads {
@@ -265,6 +283,13 @@ impl CompactLayer {
                 stride,
             });
             self.change(head, &change);
+            if let (Some(gone), Some(union)) = (change.gone, change.into) {
+                changed(Changed::Row(head, gone));
+                changed(Changed::Row(head, union.row));
+            }
+            if change.gone.is_some() || change.dropped.is_some() {
+                changed(Changed::Table);
+            }
         }
     }
 

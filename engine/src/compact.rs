@@ -19,6 +19,17 @@ use kept_policies::{Pos, Positions, Retention, Row, Spill, Spread};
 
 use crate::classes::Classes;
 
+/// What a method has changed in a layer, for whoever has a copy of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// A row of a kv head.
+    Row(usize, Row),
+    /// Any rows.
+    Rows,
+    /// The look-up table.
+    Table,
+}
+
 /// One layer's kept keys and values.
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
@@ -229,27 +240,51 @@ impl CompactLayer {
     pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
-            let live = self.live_rows(head);
-            let first = self.keys.first_row(head);
-            let slot = match (self.hole[head].take(), self.window) {
-                (Some(row), _) => row.0 as usize,
-                // Slot i holds the positions that are i more than the first one's, up to multiples of the window.
-                (None, Some(window)) => (position.0 - self.positions[first].0) as usize % window,
-                (None, None) => self.rows[head],
-            };
-            self.rows[head] = self.rows[head].max(slot + 1);
-            self.keys
-                .row_mut(head, slot)
-                .copy_from_slice(&key[head * dim..][..dim]);
-            self.values
-                .row_mut(head, slot)
-                .copy_from_slice(&value[head * dim..][..dim]);
-            self.positions[first + slot] = position;
-            if !self.ranks.is_empty() {
-                self.ranks[first + slot] = live as u32;
-            }
-            self.enter(head, slot, position);
+            let slot = self.make_room(head, position);
+            let own = head * dim..(head + 1) * dim;
+            self.write(head, slot, &key[own.clone()], &value[own]);
         }
+    }
+
+    /// The books' part of `append`, for one kv head: the slot that the token at `position` takes.
+    pub(crate) fn make_room(&mut self, head: usize, position: Pos) -> usize {
+        let live = self.live_rows(head);
+        let first = self.keys.first_row(head);
+        let slot = match (self.hole[head].take(), self.window) {
+            (Some(row), _) => row.0 as usize,
+            // Slot i holds the positions that are i more than the first one's, up to multiples of the window.
+            (None, Some(window)) => (position.0 - self.positions[first].0) as usize % window,
+            (None, None) => self.rows[head],
+        };
+        self.rows[head] = self.rows[head].max(slot + 1);
+        self.positions[first + slot] = position;
+        if !self.ranks.is_empty() {
+            self.ranks[first + slot] = live as u32;
+        }
+        self.enter(head, slot, position);
+        slot
+    }
+
+    /// Copies rows of one kv head out, `[rows, head_dim]` each.
+    pub(crate) fn copy_rows(
+        &self,
+        head: usize,
+        slots: Range<usize>,
+        keys: &mut Vec<f32>,
+        values: &mut Vec<f32>,
+    ) {
+        let dim = self.keys.head_dim();
+        let own = slots.start * dim..slots.end * dim;
+        for (store, rows) in [(&self.keys, keys), (&self.values, values)] {
+            rows.clear();
+            rows.extend_from_slice(&store.head(head)[own.clone()]);
+        }
+    }
+
+    /// Replaces a row.
+    pub(crate) fn write(&mut self, head: usize, slot: usize, key: &[f32], value: &[f32]) {
+        self.keys.row_mut(head, slot).copy_from_slice(key);
+        self.values.row_mut(head, slot).copy_from_slice(value);
     }
 
     /// Empties one slot per kv head where `evict` names one; the next `append` fills it.

@@ -1,5 +1,7 @@
 //! Decode: one token at a time over the compact cache. All memory is made in `Decoder::new`; a step allocates nothing.
 
+mod card;
+
 use std::ops::Range;
 
 use kept_kernels::{
@@ -8,7 +10,10 @@ use kept_kernels::{
 use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
-use crate::compact::CompactCache;
+use card::CardDecoding;
+
+use crate::EngineError;
+use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 
 /// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
@@ -36,9 +41,13 @@ impl Votes {
 
     fn count(&mut self, positions: &[Pos], probabilities: &[f32]) {
         let best = kept_kernels::argmax(probabilities);
-        let position = positions[best].0 as usize;
+        self.count_one(positions[best], probabilities[best]);
+    }
+
+    fn count_one(&mut self, position: Pos, probability: f32) {
+        let position = position.0 as usize;
         if self.document.contains(&position) {
-            self.per_token[position - self.document.start] += probabilities[best];
+            self.per_token[position - self.document.start] += probability;
         }
     }
 }
@@ -119,6 +128,45 @@ pub struct Decoder<'a> {
     rows: Vec<usize>,
     cache: CompactCache,
     buffers: Buffers,
+    /// Where the model's weights are on a graphics card: the cache there, made with the first logits.
+    card: Option<CardDecoding<'a>>,
+}
+
+/// What the method does to a layer after a token: of `probabilities [q_heads, stride]` it makes which rows go. `changed` hears of what is
+/// not as it was.
+fn let_go(
+    cached: &mut CompactLayer,
+    (layer, policy): (usize, &mut dyn Policy),
+    (evict, keep): (&mut [Option<Row>], &mut [bool]),
+    (probabilities, stride, group): (&[f32], usize, usize),
+    changed: &mut dyn FnMut(Changed),
+) {
+    if cached.classes.is_some() {
+        cached.settle_told(layer, policy, (probabilities, stride), changed);
+    } else if policy.decode_rows(layer).is_some() {
+        evict.fill(None);
+        let step = StepObservation {
+            layer,
+            rows: &cached.rows,
+            firsts: cached.keys.first_rows(),
+            positions: &cached.positions,
+            group,
+            probabilities,
+            stride,
+        };
+        policy.step(&step, evict);
+        keep.fill(true);
+        let swept = policy.sweep(&step, keep);
+        cached.spill(policy.spills());
+        for spill in policy.spills() {
+            changed(Changed::Row(spill.head, spill.to));
+        }
+        cached.evict(evict);
+        if swept {
+            cached.sweep(keep);
+            changed(Changed::Rows);
+        }
+    }
 }
 
 impl<'a> Decoder<'a> {
@@ -138,6 +186,7 @@ impl<'a> Decoder<'a> {
             rows,
             cache,
             buffers,
+            card: None,
         }
     }
 
@@ -162,14 +211,117 @@ impl<'a> Decoder<'a> {
     }
 
     /// Logits `[vocab]` of a hidden row `[width]` that prefill left.
+    ///
+    /// # Errors
+    /// [`EngineError::Card`] of a model on a graphics card.
+    pub fn try_logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
+        if self.model.card().is_some() {
+            self.begin_on_card()?;
+        }
+        let b = &mut self.buffers;
+        match &mut self.card {
+            Some(card) => card.logits_of(hidden, &mut b.logits)?,
+            None => self.model.logits_row(hidden, &mut b.row, &mut b.logits),
+        }
+        Ok(&mut self.buffers.logits)
+    }
+
+    /// [`Decoder::try_logits_of`] of a model on the processor, where nothing can fail.
+    ///
+    /// # Panics
+    /// When a graphics card fails.
     pub fn logits_of(&mut self, hidden: &[f32]) -> &mut [f32] {
-        self.model
-            .logits_row(hidden, &mut self.buffers.row, &mut self.buffers.logits);
-        &mut self.buffers.logits
+        self.try_logits_of(hidden).expect("only a card can fail")
     }
 
     /// Runs one token and gives the next one's logits `[vocab]`. `votes` collects where the token looked.
-    pub fn step(&mut self, token: u32, mut votes: Option<&mut Votes>) -> &mut [f32] {
+    ///
+    /// # Errors
+    /// [`EngineError::Card`] of a model on a graphics card.
+    pub fn try_step(
+        &mut self,
+        token: u32,
+        votes: Option<&mut Votes>,
+    ) -> Result<&mut [f32], EngineError> {
+        match self.model.card().is_some() {
+            true => self.step_on_card(token, votes)?,
+            false => self.step_here(token, votes),
+        }
+        Ok(&mut self.buffers.logits)
+    }
+
+    /// [`Decoder::try_step`] of a model on the processor, where nothing can fail.
+    ///
+    /// # Panics
+    /// When a graphics card fails.
+    pub fn step(&mut self, token: u32, votes: Option<&mut Votes>) -> &mut [f32] {
+        self.try_step(token, votes).expect("only a card can fail")
+    }
+
+    /// Copies the cache to the card that has the model's weights, once.
+    fn begin_on_card(&mut self) -> Result<(), EngineError> {
+        if let (Some(card), None) = (self.model.card(), &self.card) {
+            let merges = self.cache.max_entries() > 0;
+            let looks = merges || self.evicts();
+            let cache = &self.cache;
+            self.card = Some(CardDecoding::new(
+                card, self.model, self.rope, cache, looks,
+            )?);
+        }
+        Ok(())
+    }
+
+    /// Bytes on a graphics card for answering, the weights' apart, once something was computed there.
+    pub fn card_bytes(&self) -> u64 {
+        self.card.as_ref().map_or(0, CardDecoding::bytes)
+    }
+
+    fn step_on_card(
+        &mut self,
+        token: u32,
+        mut votes: Option<&mut Votes>,
+    ) -> Result<(), EngineError> {
+        self.begin_on_card()?;
+        let (b, cache) = (&mut self.buffers, &mut self.cache);
+        let card = self.card.as_mut().expect("just begun");
+        let config = self.model.config();
+        let group = config.q_heads / config.kv_heads;
+        self.model.embed(&[token], &mut b.residual);
+        card.step(cache, &b.residual, &mut b.logits)?;
+        let mut changed = Vec::new();
+        let mut cut_layers = 0;
+        for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            if let Some(votes) = votes.as_deref_mut() {
+                for q_head in 0..config.q_heads {
+                    let (probability, place) = card.best(layer, q_head);
+                    votes.count_one(cached.attended(q_head / group)[place], probability);
+                }
+            }
+            if cached.window().is_some() {
+                continue;
+            }
+            let own = cut_layers;
+            cut_layers += 1;
+            if cached.classes.is_none() && self.policy.decode_rows(own).is_none() {
+                continue;
+            }
+            let (probabilities, stride) = card.seen(layer, cached.is_shared());
+            changed.clear();
+            let_go(
+                cached,
+                (own, &mut *self.policy),
+                (&mut b.evict, &mut b.keep),
+                (probabilities, stride, group),
+                &mut |change| changed.push(change),
+            );
+            card.send(layer, cached, &changed)?;
+        }
+        cache.next = Pos(cache.next.0 + 1);
+        Ok(())
+    }
+
+    /// Allocates nothing.
+    fn step_here(&mut self, token: u32, mut votes: Option<&mut Votes>) {
         let b = &mut self.buffers;
         let config = self.model.config();
         let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
@@ -252,32 +404,16 @@ impl<'a> Decoder<'a> {
             }
             let layer = cut_layers;
             cut_layers += 1;
-            if cached.classes.is_some() {
-                cached.settle(layer, self.policy, (probabilities, stride));
-            } else if self.policy.decode_rows(layer).is_some() {
-                b.evict.fill(None);
-                let step = StepObservation {
-                    layer,
-                    rows: &cached.rows,
-                    firsts: cached.keys.first_rows(),
-                    positions: &cached.positions,
-                    group,
-                    probabilities,
-                    stride,
-                };
-                self.policy.step(&step, &mut b.evict);
-                b.keep.fill(true);
-                let swept = self.policy.sweep(&step, &mut b.keep);
-                cached.spill(self.policy.spills());
-                cached.evict(&b.evict);
-                if swept {
-                    cached.sweep(&b.keep);
-                }
-            }
+            let_go(
+                cached,
+                (layer, &mut *self.policy),
+                (&mut b.evict, &mut b.keep),
+                (probabilities, stride, group),
+                &mut |_| (),
+            );
         }
         self.cache.next = Pos(position.0 + 1);
         self.model
             .logits_row(&b.residual, &mut b.row, &mut b.logits);
-        &mut b.logits
     }
 }

@@ -74,6 +74,12 @@ pub enum EngineError {
         /// What was asked for.
         bytes: u64,
     },
+    /// The graphics card failed, or has too little memory.
+    #[error(transparent)]
+    Card(#[from] kept_cuda::DeviceError),
+    /// There is no graphics card to compute on.
+    #[error("{0}")]
+    NoCard(String),
     /// No question.
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,
@@ -226,5 +232,14 @@ impl EngineError {
 impl From<kept_kernels::Stopped> for EngineError {
     fn from(_: kept_kernels::Stopped) -> Self {
         EngineError::Stopped
+    }
+}
+
+impl From<kept_models::PassError> for EngineError {
+    fn from(error: kept_models::PassError) -> Self {
+        match error {
+            kept_models::PassError::Stopped(_) => EngineError::Stopped,
+            kept_models::PassError::Card(error) => EngineError::Card(error),
+        }
     }
 }

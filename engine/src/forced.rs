@@ -47,13 +47,13 @@ impl Engine {
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
         let mut logits = Vec::with_capacity(ids.len() * vocab);
         for row in outcome.hidden.chunks_exact(width) {
-            logits.extend_from_slice(decoder.logits_of(row));
+            logits.extend_from_slice(decoder.try_logits_of(row)?);
         }
         for &token in forced {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
             }
-            logits.extend_from_slice(decoder.step(token, None));
+            logits.extend_from_slice(decoder.try_step(token, None)?);
         }
         Ok(ForcedLogits {
             logits,

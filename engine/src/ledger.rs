@@ -32,6 +32,8 @@ pub struct MemoryLedger {
     pub tables: u64,
     /// Buffers of the decode loop.
     pub decode: u64,
+    /// On a graphics card: the model there and what reading took beside it; nothing of it is in the other figures.
+    pub card: u64,
 }
 
 impl MemoryLedger {

@@ -65,10 +65,7 @@ impl<'a> LastQueries<'a> {
     /// # Errors
     /// When `stop` was requested.
     pub fn ramp(&self, ramp: Ramp, out: &mut Vec<f32>, stop: &Stop) -> Result<(), Stopped> {
-        let last = (ramp.rows - 1).max(1) as f32;
-        let weights: Vec<f32> = (0..ramp.rows)
-            .map(|row| (1.0 + (ramp.newest - 1.0) * row as f32 / last) / ramp.rows as f32)
-            .collect();
+        let weights = ramp_weights(ramp);
         self.scores(self.last(ramp.rows), Some(&weights), out, stop)
     }
 
@@ -114,6 +111,14 @@ impl<'a> LastQueries<'a> {
     }
 }
 
+/// `[rows]`: how much each of the last rows weighs.
+pub(crate) fn ramp_weights(ramp: Ramp) -> Vec<f32> {
+    let last = (ramp.rows - 1).max(1) as f32;
+    (0..ramp.rows)
+        .map(|row| (1.0 + (ramp.newest - 1.0) * row as f32 / last) / ramp.rows as f32)
+        .collect()
+}
+
 /// The log-sum-exp of query rows, `[q_heads, rows]`.
 pub enum LogSumExp<'a> {
     /// As attention left it.
@@ -157,6 +162,11 @@ impl Measured {
             wanted += 1;
         }
         self.moments.truncate(wanted);
+    }
+
+    /// Whether a layer's queries before RoPE are asked for.
+    pub(crate) fn takes_queries(&self) -> bool {
+        !self.moments.is_empty()
     }
 
     /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, which begin at position `first`.

@@ -203,6 +203,17 @@ impl Engine {
         })
     }
 
+    /// The same engine with the model's weights on `device` too, which computes from now on.
+    ///
+    /// # Errors
+    /// [`EngineError::Card`] where the model does not fit it.
+    pub fn on_card(self, device: kept_cuda::Device) -> Result<Self, EngineError> {
+        Ok(Self {
+            model: self.model.on_card(device)?,
+            ..self
+        })
+    }
+
     /// Bytes of the program itself: what the process had resident before it opened the model, where the system says, and what of its
     /// code and the like will still come into memory.
     pub fn program_bytes(&self) -> u64 {

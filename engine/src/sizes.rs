@@ -441,6 +441,7 @@ impl Sizes {
             rope: 0,
             kept_rows: (slots * (row + beside) + rings) as u64,
             decode: 0,
+            card: 0,
         }
     }
 

@@ -115,7 +115,7 @@ impl Engine {
         let (rows, cache) = (outcome.rows, outcome.cache);
         let mut decoder = Decoder::new(self.model(), rope, policy, rows, cache);
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
-        let mut logits = decoder.logits_of(&outcome.hidden);
+        let mut logits = decoder.try_logits_of(&outcome.hidden)?;
         for _ in 0..room {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
@@ -128,7 +128,7 @@ impl Engine {
                 break;
             }
             stream.push(tokenizer, token, &mut text);
-            logits = decoder.step(token, None);
+            logits = decoder.try_step(token, None)?;
         }
         stream.finish(&mut text);
         Ok(text)

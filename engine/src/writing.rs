@@ -46,7 +46,7 @@ impl Writing<'_, '_> {
         let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut text = String::new();
         let mut tokens = 0;
-        let mut token = self.sampler.next(self.decoder.logits_of(hidden))?;
+        let mut token = self.sampler.next(self.decoder.try_logits_of(hidden)?)?;
         let finish = loop {
             if tokenizer.is_end(token) {
                 break Finish::End;
@@ -73,7 +73,7 @@ impl Writing<'_, '_> {
             if self.stop.is_requested() {
                 break Finish::Stopped;
             }
-            let logits = self.decoder.step(token, Some(self.votes));
+            let logits = self.decoder.try_step(token, Some(self.votes))?;
             token = self.sampler.next(logits)?;
         };
         let said = text.len();

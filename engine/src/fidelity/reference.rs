@@ -80,7 +80,7 @@ impl Engine {
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, &mut observer, outcome.rows, outcome.cache);
         let first = Instant::now();
-        let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+        let mut logits = decoder.try_logits_of(&outcome.hidden)?.to_vec();
         let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
 
         let (mut stream, mut answer, mut answer_ids) = (
@@ -110,7 +110,7 @@ impl Engine {
             }
             answer_ids.push(token);
             stream.push(tokenizer, token, &mut answer);
-            logits.extend_from_slice(decoder.step(token, None));
+            logits.extend_from_slice(decoder.try_step(token, None)?);
         };
         stream.finish(&mut answer);
         let decoding = decoding.elapsed();

@@ -93,7 +93,7 @@ impl Engine {
         let prefill_seconds = started.elapsed().as_secs_f64();
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
-        let logits = decoder.logits_of(&outcome.hidden);
+        let logits = decoder.try_logits_of(&outcome.hidden)?;
         let first_token_seconds = started.elapsed().as_secs_f64();
         let first_kl = distance(reference.logits_after(0), logits)?;
         let mut same_answer = same_top(reference.logits_after(0), logits);
@@ -110,7 +110,7 @@ impl Engine {
                 recall.add(attention, decoder.cache());
             }
             let started = Instant::now();
-            let logits = decoder.step(token, None);
+            let logits = decoder.try_step(token, None)?;
             decoding += started.elapsed();
             let full = reference.logits_after(i + 1);
             kl_per_token.push(distance(full, logits)?);

@@ -12,6 +12,7 @@
 //!                     observe -> select -> gather -> CompactLayer 0
 //! ```
 
+mod card;
 mod check;
 mod prefix;
 mod reader;
@@ -340,7 +341,7 @@ fn read_and_cut(
     let (mut surveyed, mut repeated) = (None, None);
     if sizes[0].surveys {
         let started = Instant::now();
-        let mut reader = Reader::new(read, &sizes, prefix, &mut tally);
+        let mut reader = Reader::new(read, &sizes, prefix, &mut tally)?;
         for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
             reader.read(layer, watch, stop)?;
             if let LayerKeeps::Cut(own) = keeps {
@@ -349,12 +350,12 @@ fn read_and_cut(
         }
         reader.end();
         surveyed = Some(reader.ledger());
-        repeated = reader.into_output().1;
+        repeated = reader.into_output()?.1;
         sizes[0].settle(&mut *cuts[0].policy);
         selecting[0] += started.elapsed();
     }
 
-    let mut reader = Reader::new(read, &sizes, prefix, &mut tally);
+    let mut reader = Reader::new(read, &sizes, prefix, &mut tally)?;
     for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
         let measuring = reader.read(layer, watch, stop)?;
         let own = match keeps {
@@ -385,7 +386,7 @@ fn read_and_cut(
     }
     reader.end();
     let reading = surveyed.unwrap_or(reader.ledger());
-    let (hidden, again) = reader.into_output();
+    let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
     let all =

@@ -293,6 +293,11 @@ impl Prefix {
         }
     }
 
+    /// Whether anything goes to a vault.
+    pub(super) fn writes(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Hears the rotated queries `[rows, q_heads, head_dim]` of tokens that were just read, from `first` on.
     pub(super) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
         let Some(writer) = &self.writer else { return };

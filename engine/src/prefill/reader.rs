@@ -8,12 +8,13 @@ use kept_kernels::{
     HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, prefill_attention,
     window_scores,
 };
-use kept_models::{LayerPass, Model, RopeTable};
+use kept_models::{CardModel, LayerPass, Model, RopeTable};
 use kept_policies::{
     BelowAverage, Observation, Policy, Positions, Ramp, Retention, Softmax, Window,
 };
 
 use super::Repeated;
+use super::card::{CardChunk, CardReading};
 use super::check::check;
 use super::prefix::{FEW_ROWS, Learned, Prefix};
 use super::repetition::{Repetition, Wanted};
@@ -21,7 +22,7 @@ use super::scratch::Scratch;
 use super::tally::Tally;
 use super::thinning::Alive;
 use crate::compact::CompactLayer;
-use crate::observe::{LastQueries, LogSumExp};
+use crate::observe::{LastQueries, LogSumExp, ramp_weights};
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
 use crate::turns::Turns;
@@ -45,6 +46,8 @@ pub(super) struct Reader<'a> {
     heads: HeadShape,
     /// `[entering, width]`: of the tokens that enter the layer.
     residual: Vec<f32>,
+    /// Rows of it, wherever it is.
+    entered: usize,
     /// Which these are.
     alive: Alive,
     /// `[chunk]`: rotations, where rows are not positions.
@@ -56,6 +59,8 @@ pub(super) struct Reader<'a> {
     /// What comes from the vault and goes there.
     prefix: &'a mut Prefix,
     scratch: Scratch,
+    /// On a graphics card the layer itself, in place of `residual` and of most of `scratch`.
+    card: Option<CardReading<'a>>,
     /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
     held: Held,
     /// The last so many rows of the prompt whose log-sum-exp the scratch holds, as attention left it in this layer.
@@ -87,12 +92,15 @@ struct Held {
 
 impl<'a> Reader<'a> {
     /// Everything is allocated here. `sizes` has an entry for each method that will cut.
+    ///
+    /// # Errors
+    /// [`EngineError::Card`] when a graphics card has too little memory.
     pub(super) fn new(
         of: Read<'a>,
         sizes: &'a [Sizes],
         prefix: &'a mut Prefix,
         tally: &'a mut Tally,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
         assert!(
             sizes.len() == 1 || !sizes.iter().any(Sizes::reads_alone),
             "a method that reads in its own way shares no reading"
@@ -109,10 +117,17 @@ impl<'a> Reader<'a> {
         };
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
-        Self {
+        let card = (model.card())
+            .map(|card| CardReading::new(card, model, rope, sizes, heads, &residual))
+            .transpose()?;
+        if card.is_some() {
+            residual = Vec::new();
+        }
+        Ok(Self {
             of,
             sizes,
             heads,
+            entered: first.residual() / model.config().width,
             residual,
             alive: Alive::default(),
             turns: first.thins().then(|| Turns::new(rope, first.chunk)),
@@ -120,12 +135,13 @@ impl<'a> Reader<'a> {
             known_scores,
             prefix,
             scratch: Scratch::new(sizes, heads),
+            card,
             held: Held::default(),
             attended: 0,
             raw_keys: None,
             tally,
             largest_pass: 0,
-        }
+        })
     }
 
     /// Runs what is not known of the prompt through `layer`: its keys and values, its output, and what its queries saw. Gives the
@@ -169,12 +185,19 @@ impl<'a> Reader<'a> {
         // Its weights are rearranged for many rows, if there are any.
         let mut pass = None;
         for first in (known..prefix).step_by(chunk) {
+            let rows = first..prefix.min(first + chunk);
+            if self.card.is_some() {
+                measuring += self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+                continue;
+            }
             let pass = match &mut pass {
                 Some(pass) => pass,
                 none => none.insert(model.layer_pass(layer, chunk.min(prefix))?),
             };
-            let rows = first..prefix.min(first + chunk);
             measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
+        }
+        if self.repetition.is_some() || self.prefix.writes() {
+            self.bring(prefix)?;
         }
         if let Some(repetition) = &mut self.repetition {
             let pass = match &mut pass {
@@ -196,7 +219,13 @@ impl<'a> Reader<'a> {
         self.largest_pass = self.largest_pass.max(tiles);
 
         let rest = n - prefix;
-        if rest > 0 {
+        if self.card.is_some() {
+            for first in (prefix..n).step_by(chunk) {
+                let rows = first..n.min(first + chunk);
+                measuring += self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+            }
+            self.bring(n)?;
+        } else if rest > 0 {
             // In the same way whether or not the weights were just rearranged: an answer does not depend on it.
             let mut pass = match rest <= FEW_ROWS {
                 true => model.layer_pass_mapped(layer, rest),
@@ -226,7 +255,73 @@ impl<'a> Reader<'a> {
         if !self.known_scores.is_empty() {
             prefix.fill_repetition(&mut self.known_scores, asked.n);
         }
+        if let Some(card) = &mut self.card {
+            let rows = (&scratch.keys, &scratch.values);
+            let sums = match asked.column_sums {
+                true => scratch.column_sums.as_slice(),
+                false => &[],
+            };
+            card.begin(prefix.known(), rows, sums, &scratch.window_queries)?;
+        }
         Ok(())
+    }
+
+    /// What is on a graphics card of the first `rows` rows of the layer comes to the host, and what all rows have seen.
+    fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
+        let Some(card) = &self.card else {
+            return Ok(());
+        };
+        let scratch = &mut self.scratch;
+        card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
+        card.bring_column_sums(&mut scratch.column_sums)?;
+        Ok(())
+    }
+
+    /// [`Reader::read_chunk`] on a graphics card.
+    fn read_chunk_on_card(
+        &mut self,
+        layer: usize,
+        rows: Range<usize>,
+        asked: &Asked,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let card = self.card.as_mut().expect("a reading on a card");
+        let scratch = &mut self.scratch;
+        let (first, count) = (rows.start, rows.len());
+        stop.check()?;
+        let alive = self.alive.positions();
+        let chunk = CardChunk {
+            layer,
+            first,
+            at: first - self.prefix.known(),
+            count,
+            positions: alive.map(|positions| &positions[rows.clone()]),
+            window: self.of.model.config().kinds[layer].window,
+            // The last layer's output matters in the last row only.
+            needed: match asked.last_layer && !self.of.every_row {
+                false => count,
+                true => usize::from(rows.end == asked.n),
+            },
+            observed: rows.end - asked.window_from.clamp(first, rows.end),
+            column_sums: asked.column_sums,
+        };
+        let mut measuring = Duration::ZERO;
+        let raw = scratch.measured.takes_queries();
+        card.project(&chunk, raw.then_some(&mut scratch.q))?;
+        if raw {
+            let started = Instant::now();
+            scratch.measured.add(&scratch.q, first);
+            measuring += started.elapsed();
+        }
+        card.store(&chunk)?;
+        if self.prefix.writes() && first < self.prefix.tokens() {
+            card.bring_queries(count, &mut scratch.q)?;
+            self.prefix.hear_queries(first, &scratch.q);
+        }
+        card.attend(&chunk)?;
+        self.tally.passed(count, watch);
+        Ok(measuring)
     }
 
     /// The prefix has been read in this layer: what is to be kept of it goes to the vault.
@@ -418,7 +513,14 @@ impl<'a> Reader<'a> {
         );
         if let Some(passed) = passed {
             let width = self.of.model.config().width;
+            if let Some(card) = &self.card {
+                self.residual = card.bring_residual(0..n)?;
+            }
             self.alive.pass_on(&passed, &mut self.residual, width);
+            self.entered = self.residual.len() / width;
+            if let Some(card) = &mut self.card {
+                card.write_residual(&std::mem::take(&mut self.residual))?;
+            }
         }
         self.tally.cut(Some(layer), &compact);
         Ok((compact, retention))
@@ -495,7 +597,8 @@ impl<'a> Reader<'a> {
             tokens: sizes.entering[layer],
             log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
         };
-        let measured = &mut scratch.measured;
+        let (measured, tokens) = (&mut scratch.measured, last.tokens);
+        let floats = self.heads.q_heads * tokens;
         if let Some(future) = needs.future {
             let rope = rotated.then_some(self.of.rope);
             measured.finish(future, rope, sizes.tokens);
@@ -503,20 +606,33 @@ impl<'a> Reader<'a> {
         if let Some(ramp) = needs.ramp
             && self.held.ramp != Some(ramp)
         {
-            last.ramp(ramp, &mut measured.ramp, stop)?;
+            match &mut self.card {
+                Some(card) => {
+                    measured.ramp.resize(floats, 0.0);
+                    card.ramp(ramp, &ramp_weights(ramp), tokens, &mut measured.ramp)?;
+                }
+                None => last.ramp(ramp, &mut measured.ramp, stop)?,
+            }
             self.held.ramp = Some(ramp);
         }
         if let Some(rows) = needs.below
             && self.held.below != Some(rows)
         {
-            last.below(rows, &mut measured.bits, stop)?;
+            match &mut self.card {
+                Some(card) => card.below(rows, tokens, &mut measured.bits)?,
+                None => last.below(rows, &mut measured.bits, stop)?,
+            }
             self.held.below = Some(rows);
         }
         if let Some(window) = needs.window
             && self.held.window != Some(window)
         {
-            let floats = self.heads.q_heads * last.tokens;
             scratch.window_scores.resize(floats, 0.0);
+            self.held.window = Some(window);
+            if let Some(card) = &mut self.card {
+                card.window(window, tokens, &mut scratch.window_scores)?;
+                return Ok(());
+            }
             let task = WindowScores {
                 shape: self.heads,
                 scale: last.scale,
@@ -531,7 +647,6 @@ impl<'a> Reader<'a> {
                 log_sum_exp: last.log_sum_exp,
             };
             window_scores(&task, &mut scratch.window_scores, stop)?;
-            self.held.window = Some(window);
         }
         Ok(())
     }
@@ -544,7 +659,9 @@ impl<'a> Reader<'a> {
         let raw_keys = self.raw_keys.as_ref().map_or(0, RowStore::bytes);
         // As it was made: a stream that was thinned still stands in the memory it began in.
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
+        let weights = self.of.model.card().map_or(0, CardModel::bytes);
         MemoryLedger {
+            card: weights + self.card.as_ref().map_or(0, CardReading::bytes),
             layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),
@@ -561,11 +678,17 @@ impl<'a> Reader<'a> {
 
     /// The last layer's output: of the last row, `[width]`, or of every row that was asked for, `[n, width]`; and that of the
     /// repetition, likewise.
-    pub(super) fn into_output(self) -> (Vec<f32>, Option<Repeated>) {
+    ///
+    /// # Errors
+    /// [`EngineError::Card`].
+    pub(super) fn into_output(self) -> Result<(Vec<f32>, Option<Repeated>), EngineError> {
         let width = self.of.model.config().width;
-        let hidden = match self.of.every_row {
-            true => self.residual,
-            false => self.residual[self.residual.len() - width..].to_vec(),
+        let last = self.entered - 1..self.entered;
+        let hidden = match (&self.card, self.of.every_row) {
+            (Some(card), true) => card.bring_residual(0..self.entered)?,
+            (Some(card), false) => card.bring_residual(last)?,
+            (None, true) => self.residual,
+            (None, false) => self.residual[self.residual.len() - width..].to_vec(),
         };
         let plan = self.sizes[0]
             .rereading
@@ -576,7 +699,7 @@ impl<'a> Reader<'a> {
             ids: plan.ids(self.of.ids),
             hidden: rows.into_residual(),
         });
-        (hidden, repeated)
+        Ok((hidden, repeated))
     }
 }
 

@@ -252,6 +252,7 @@ impl StreamPlan {
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,
+            card: 0,
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }
     }

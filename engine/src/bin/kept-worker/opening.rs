@@ -117,6 +117,7 @@ fn inspected(name: &ModelName) -> Outcome<Inspection> {
 
 fn open_model(name: &ModelName) -> Outcome<OpenModel> {
     let (engine, path) = engine_of(name)?;
+    let engine = (engine.on(crate::device())).map_err(|error| error.to_string())?;
     // Both are made on first use: what is wrong with them should be known now, and nobody should wait for them later.
     let model = engine.model();
     let of_file = |error| format!("{}: {error}", path.display());

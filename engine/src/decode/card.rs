@@ -1,0 +1,330 @@
+//! One token on a graphics card. The rows are there; the host keeps the books, and a copy of the rows for what methods do to them
+//! (merge, add, move), which is sent again where it changes. Everything goes there once a token and comes back once.
+//!
+//! ```text
+//! host   slots, ranks, tables of all layers | ............................ | logits, what was looked at, the new rows | method
+//! card                                      | layer 0, layer 1, ..., logits |
+//! ```
+
+use half::f16;
+use kept_cuda::{
+    Buffer, CardCache, ClassScratch, DecodeScratch, DeviceError, LayerRoom, NewToken, Places,
+};
+use kept_kernels::{HeadShape, Scale};
+use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
+
+use crate::compact::{Changed, CompactCache, CompactLayer};
+use crate::shape::{attention_scale, head_shape};
+
+/// The cache on a card, and all buffers of the decode loop.
+pub(super) struct CardDecoding<'a> {
+    card: &'a CardModel,
+    rope: CardRope,
+    shape: HeadShape,
+    scale: Scale,
+    rows: CardCache,
+    pass: CardPass,
+    /// `[width]`
+    residual: Buffer<f32>,
+    /// `[q_heads, head_dim]`
+    queries: Buffer<f16>,
+    /// `[q_heads, head_dim]`
+    attention: Buffer<f32>,
+    /// `[vocab]`
+    logits: Buffer<f32>,
+    attend: DecodeScratch,
+    by_table: Option<ClassScratch>,
+    /// `[layers, q_heads, 2]`: the largest probability of each query head, and its place.
+    best: Buffer<f32>,
+    /// `[layers, q_heads, stride]`: all probabilities, where a method looks at them.
+    seen: Buffer<f32>,
+    stride: usize,
+    /// As `best`, on the host.
+    best_here: Vec<f32>,
+    /// As `seen`, on the host.
+    seen_here: Vec<f32>,
+    /// `[kv_heads, layers, head_dim]`: the new token's, on the host.
+    new_keys: Vec<f32>,
+    /// As `new_keys`.
+    new_values: Vec<f32>,
+    /// `[layers, kv_heads]`: the slots that it took.
+    slots: Vec<usize>,
+    /// `[layers]`: whether the look-up table has changed in more than its newest entry.
+    tables_changed: Vec<bool>,
+}
+
+impl<'a> CardDecoding<'a> {
+    /// Copies `cache` to the card. `looks`: the method wants to see probabilities.
+    pub(super) fn new(
+        card: &'a CardModel,
+        model: &Model,
+        rope: &RopeTable,
+        cache: &CompactCache,
+        looks: bool,
+    ) -> Result<Self, DeviceError> {
+        let (device, config, shape) = (card.device(), model.config(), head_shape(model));
+        let layers = cache.layers.len();
+        let (max_rows, max_entries) = (cache.max_capacity(), cache.max_entries());
+        let room = |layer: &CompactLayer| LayerRoom {
+            capacities: (0..shape.kv_heads)
+                .map(|head| layer.keys.capacity(head))
+                .collect(),
+            ranked: !layer.ranks.is_empty(),
+            entries: layer.entry_capacity(),
+        };
+        let rooms: Vec<LayerRoom> = cache.layers.iter().map(room).collect();
+        let stride = max_rows.max(max_entries);
+        let new = shape.kv_heads * layers * shape.head_dim;
+        let best = layers * shape.q_heads * 2;
+        let seen = match looks {
+            true => layers * shape.q_heads * stride,
+            false => 0,
+        };
+        let mut decoding = Self {
+            rope: CardRope::new(device, rope)?,
+            shape,
+            scale: attention_scale(model),
+            rows: CardCache::new(device, shape, &rooms)?,
+            pass: CardPass::new(device, config, 1)?,
+            residual: device.room(config.width)?,
+            queries: device.room(config.q_width())?,
+            attention: device.room(config.q_width())?,
+            logits: device.room(config.vocab)?,
+            attend: DecodeScratch::new(device, shape, max_rows, true)?,
+            by_table: (max_entries > 0)
+                .then(|| ClassScratch::new(device, shape, max_rows, max_entries))
+                .transpose()?,
+            best: device.room(best)?,
+            seen: device.room(seen)?,
+            stride,
+            best_here: vec![0.0; best],
+            seen_here: vec![0.0; seen],
+            new_keys: vec![0.0; new],
+            new_values: vec![0.0; new],
+            slots: vec![0; layers * shape.kv_heads],
+            tables_changed: vec![true; layers],
+            card,
+        };
+        for (layer, cached) in cache.layers.iter().enumerate() {
+            decoding.send_rows(layer, cached)?;
+        }
+        Ok(decoding)
+    }
+
+    /// Bytes on the card, the weights' apart.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = [
+            &self.residual,
+            &self.attention,
+            &self.logits,
+            &self.best,
+            &self.seen,
+        ];
+        floats.iter().map(|b| b.bytes()).sum::<u64>()
+            + self.queries.bytes()
+            + self.rope.bytes()
+            + self.rows.bytes()
+            + self.pass.bytes()
+            + self.attend.bytes()
+            + self.by_table.as_ref().map_or(0, ClassScratch::bytes)
+    }
+
+    /// Sends all filled rows of a layer.
+    fn send_rows(&mut self, layer: usize, cached: &CompactLayer) -> Result<(), DeviceError> {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for head in 0..self.shape.kv_heads {
+            cached.copy_rows(head, 0..cached.rows[head], &mut keys, &mut values);
+            self.rows.write_rows((layer, head), 0, &keys, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what a method has changed in a layer.
+    pub(super) fn send(
+        &mut self,
+        layer: usize,
+        cached: &CompactLayer,
+        changed: &[Changed],
+    ) -> Result<(), DeviceError> {
+        if changed.contains(&Changed::Rows) {
+            self.send_rows(layer, cached)?;
+        }
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for change in changed {
+            match *change {
+                Changed::Row(head, row) => {
+                    let slot = row.0 as usize;
+                    cached.copy_rows(head, slot..slot + 1, &mut keys, &mut values);
+                    self.rows.write_rows((layer, head), slot, &keys, &values)?;
+                }
+                Changed::Table => self.tables_changed[layer] = true,
+                Changed::Rows => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the card where the token at `cache.next` goes, after the books were told.
+    fn make_room(&mut self, cache: &mut CompactCache) -> Result<(), DeviceError> {
+        let (kv_heads, position) = (self.shape.kv_heads, cache.next);
+        for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            let slots = &mut self.slots[layer * kv_heads..][..kv_heads];
+            for (head, slot) in slots.iter_mut().enumerate() {
+                *slot = cached.make_room(head, position);
+            }
+            let places: Option<Vec<usize>> = (cache.reassigned && cached.window().is_none())
+                .then(|| (0..kv_heads).map(|head| cached.last_rank(head)).collect());
+            let tables = (0..kv_heads).map(|head| cached.table_of(head));
+            let entries: Option<Vec<usize>> = tables
+                .map(|table| table.map(|(classes, _)| classes.len()))
+                .collect();
+            let token = NewToken {
+                rows: &cached.rows,
+                slots,
+                places: places.as_deref(),
+                entries: entries.as_deref(),
+            };
+            self.rows.tell(layer, &token);
+            if !cached.ranks.is_empty() {
+                self.rows.write_ranks(layer, &cached.ranks)?;
+            }
+            if cached.is_shared() {
+                self.send_tables(layer, cached)?;
+            }
+        }
+        self.rows.send()
+    }
+
+    fn send_tables(&mut self, layer: usize, cached: &CompactLayer) -> Result<(), DeviceError> {
+        let whole = std::mem::take(&mut self.tables_changed[layer]);
+        for head in 0..self.shape.kv_heads {
+            let Some((classes, lengths)) = cached.table_of(head) else {
+                continue;
+            };
+            let first = if whole { 0 } else { classes.len() - 1 };
+            let own = (layer, head);
+            self.rows
+                .write_entries(own, first, &classes[first..], &lengths[first..])?;
+        }
+        Ok(())
+    }
+
+    /// Runs a token, whose embedding is `embedded [width]`, through all layers: its logits come to `logits [vocab]`, its rows to
+    /// the cache. What it looked at is asked for afterwards.
+    pub(super) fn step(
+        &mut self,
+        cache: &mut CompactCache,
+        embedded: &[f32],
+        logits: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.residual.write(0, embedded)?;
+        self.make_room(cache)?;
+        for layer in 0..cache.layers.len() {
+            self.layer(layer, cache)?;
+        }
+        self.card
+            .logits(&self.residual, &mut self.pass, &mut self.logits)?;
+        self.logits.read(0, logits)?;
+        self.best.read(0, &mut self.best_here)?;
+        self.seen.read(0, &mut self.seen_here)?;
+        self.rows
+            .read_new(&mut self.new_keys, &mut self.new_values)?;
+        let (layers, dim) = (cache.layers.len(), self.shape.head_dim);
+        for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            for head in 0..self.shape.kv_heads {
+                let at = (head * layers + layer) * dim;
+                let slot = self.slots[layer * self.shape.kv_heads + head];
+                let (key, value) = (&self.new_keys[at..][..dim], &self.new_values[at..][..dim]);
+                cached.write(head, slot, key, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, layer: usize, cache: &CompactCache) -> Result<(), DeviceError> {
+        let (card, cached) = (self.card, &cache.layers[layer]);
+        let angles = self.rope.of_layer(layer);
+        card.project(layer, &self.residual, 1, &mut self.pass)?;
+        // Rotated as they are read, by their rank; else here, by their position.
+        let ranked = cache.reassigned && cached.window().is_none();
+        let placed = match ranked {
+            true => Stand::RAW,
+            false => Stand {
+                angles,
+                places: Places::From((cache.next.0 - cache.turned_from.0) as usize),
+            },
+        };
+        if ranked {
+            let apart = Stand {
+                angles,
+                places: Places::At(self.rows.places(layer)),
+            };
+            card.ready_queries_apart(layer, apart, &mut self.pass, &mut self.queries)?;
+        } else {
+            card.ready_queries(layer, 1, placed, &self.pass, &mut self.queries)?;
+        }
+        let [keys, values] = self.rows.new_rows();
+        card.ready_keys(layer, 1, placed, &self.pass, (layer, keys))?;
+        card.ready_values(layer, 1, &self.pass, (layer, values))?;
+        self.rows.append(layer)?;
+
+        let angles = angles.filter(|_| ranked);
+        let queries = (self.scale, &self.queries);
+        let shared = cached.is_shared();
+        let by_table = self.by_table.as_mut().filter(|_| shared);
+        let (probabilities, stride) = match by_table {
+            Some(scratch) => {
+                let out = &mut self.attention;
+                self.rows
+                    .attend_by_table(layer, queries, angles, scratch, out)?;
+                (scratch.probabilities(), scratch.stride())
+            }
+            None => {
+                let out = &mut self.attention;
+                self.rows
+                    .attend(layer, queries, angles, &mut self.attend, out)?;
+                (self.attend.probabilities(), self.attend.stride())
+            }
+        };
+        let heads = self.shape.q_heads;
+        let mut best = self.best.share(layer * heads * 2..(layer + 1) * heads * 2);
+        self.rows
+            .best(layer, (probabilities, stride), shared, &mut best)?;
+        if !self.seen.is_empty() {
+            let at = layer * heads * self.stride;
+            self.seen.copy_from(at, probabilities, 0..heads * stride)?;
+        }
+        let residual = (&mut self.residual, 1);
+        card.finish(layer, &self.attention, residual, &mut self.pass)
+    }
+
+    /// `[q_heads, stride]`: probabilities of the last token in a layer, and the stride; of its entries where it `is_shared` was true as
+    /// the token ran.
+    pub(super) fn seen(&self, layer: usize, shared: bool) -> (&[f32], usize) {
+        let stride = match (&self.by_table, shared) {
+            (Some(scratch), true) => scratch.stride(),
+            _ => self.attend.stride(),
+        };
+        let heads = self.shape.q_heads;
+        let at = layer * heads * self.stride;
+        (&self.seen_here[at..][..heads * stride], stride)
+    }
+
+    /// The largest probability of a query head in a layer, and the slot or entry that got it.
+    pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
+        let at = (layer * self.shape.q_heads + q_head) * 2;
+        (self.best_here[at], self.best_here[at + 1] as usize)
+    }
+
+    /// Logits `[vocab]` of a row `[width]` after the last layer.
+    pub(super) fn logits_of(
+        &mut self,
+        hidden: &[f32],
+        logits: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.residual.write(0, hidden)?;
+        self.card
+            .logits(&self.residual, &mut self.pass, &mut self.logits)?;
+        self.logits.read(0, logits)
+    }
+}

@@ -1,0 +1,402 @@
+//! One reading on a graphics card: the residual stream and one layer's keys and values live there, and so does what its queries
+//! look at. Whatever a method is shown, and what is kept, comes to the host: the cut is the host's.
+//!
+//! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kept_cuda::{
+    AttentionScratch, Buffer, Device, DeviceError, Indices, LayerRows, Places, PrefillAttention,
+    Scores, ScoresScratch,
+};
+use kept_kernels::{HeadShape, Normalise, RowStore, Scale, words};
+use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
+use kept_policies::{Ramp, Softmax, Window};
+
+use crate::shape::attention_scale;
+use crate::sizes::Sizes;
+
+/// All buffers of one reading on a card.
+pub(super) struct CardReading<'a> {
+    card: &'a CardModel,
+    rope: CardRope,
+    heads: HeadShape,
+    scale: Scale,
+    pass: CardPass,
+    /// `[entering, width]`
+    residual: Buffer<f32>,
+    width: usize,
+    /// `[kv_heads, n, head_dim]`
+    keys: LayerRows,
+    /// As `keys`.
+    values: LayerRows,
+    /// `[chunk, q_heads, head_dim]`
+    queries: Buffer<f16>,
+    /// `[chunk, q_heads, head_dim]`
+    attention: Buffer<f32>,
+    parts: AttentionScratch,
+    /// `[w, q_heads, head_dim]`: the rotated queries of the observation window.
+    window_queries: Buffer<f16>,
+    /// Rows of them that are there.
+    window_rows: usize,
+    scores: ScoresScratch,
+    /// `[q_heads, n]`: what some rows see.
+    seen: Buffer<f32>,
+    /// `[q_heads, entering]`, at most `[q_heads, n]`: what all rows see, where that is asked for.
+    column_sums: Buffer<f32>,
+    /// Numbers of them in this layer.
+    columns: usize,
+    /// `[q_heads, chunk]`
+    log_sum_exp: Buffer<f32>,
+    /// `[kv_heads, n, words]`
+    marks: Buffer<u64>,
+    /// Numbers on their way to the host.
+    halves: Vec<f16>,
+}
+
+/// Some tokens on their way through a layer.
+pub(super) struct CardChunk<'c> {
+    pub(super) layer: usize,
+    /// First row, in the layer's keys.
+    pub(super) first: usize,
+    /// Where it lies in the residual stream.
+    pub(super) at: usize,
+    pub(super) count: usize,
+    /// Positions of the rows, where they are not the rows themselves.
+    pub(super) positions: Option<&'c [u32]>,
+    /// Positions that a row sees, its own included.
+    pub(super) window: Option<usize>,
+    /// How many of the chunk's last rows go on to the rest of the layer.
+    pub(super) needed: usize,
+    /// How many of its last rows belong to the observed window.
+    pub(super) observed: usize,
+    pub(super) column_sums: bool,
+}
+
+impl<'a> CardReading<'a> {
+    /// Everything is allocated here; `residual` is the tokens' embeddings.
+    pub(super) fn new(
+        card: &'a CardModel,
+        model: &Model,
+        rope: &RopeTable,
+        sizes: &[Sizes],
+        heads: HeadShape,
+        residual: &[f32],
+    ) -> Result<Self, DeviceError> {
+        let device = card.device();
+        let first = &sizes[0];
+        let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let q_width = heads.q_heads * heads.head_dim;
+        let window = most(Sizes::window_queries) / q_width;
+        let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
+        let looks = needs().any(|n| n.window.is_some() || n.ramp.is_some());
+        let below = needs().filter_map(|n| n.below).max();
+        let n = first.tokens;
+        let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
+        Ok(Self {
+            rope: CardRope::new(device, rope)?,
+            heads,
+            scale: attention_scale(model),
+            pass: CardPass::new(device, model.config(), first.chunk)?,
+            residual: device.copy_of(residual)?,
+            width: model.config().width,
+            keys: rows()?,
+            values: rows()?,
+            queries: device.room(first.chunk * q_width)?,
+            attention: device.room(first.chunk * q_width)?,
+            parts: AttentionScratch::new(device, heads)?,
+            window_queries: device.room(window * q_width)?,
+            window_rows: 0,
+            scores: ScoresScratch::new(device, heads, window)?,
+            seen: device.room(if looks { heads.q_heads * n } else { 0 })?,
+            column_sums: device.room(most(Sizes::column_sums))?,
+            columns: 0,
+            log_sum_exp: device.room(most(Sizes::log_sum_exp))?,
+            marks: device.room(below.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
+            halves: Vec::new(),
+            card,
+        })
+    }
+
+    fn device(&self) -> &'a Device {
+        self.card.device()
+    }
+
+    fn q_width(&self) -> usize {
+        self.heads.q_heads * self.heads.head_dim
+    }
+
+    /// Bytes on the card, the weights' apart.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = [
+            &self.residual,
+            &self.attention,
+            &self.seen,
+            &self.column_sums,
+            &self.log_sum_exp,
+        ];
+        floats.iter().map(|b| b.bytes()).sum::<u64>()
+            + self.queries.bytes()
+            + self.window_queries.bytes()
+            + self.marks.bytes()
+            + self.rope.bytes()
+            + self.pass.bytes()
+            + self.keys.bytes()
+            + self.values.bytes()
+            + self.parts.bytes()
+            + self.scores.bytes()
+    }
+
+    /// Begins a layer of which the host knows the first `known` rows, their column sums `[q_heads, n]` and, of those that are
+    /// observed, `window_queries`.
+    pub(super) fn begin(
+        &mut self,
+        known: usize,
+        (keys, values): (&RowStore, &RowStore),
+        column_sums: &[f32],
+        window_queries: &[f32],
+    ) -> Result<(), DeviceError> {
+        if known > 0 {
+            let numbers = known * self.heads.head_dim;
+            for head in 0..self.heads.kv_heads {
+                self.keys.write_head(head, &keys.head(head)[..numbers])?;
+                self.values
+                    .write_head(head, &values.head(head)[..numbers])?;
+            }
+        }
+        self.column_sums.write(0, column_sums)?;
+        self.columns = column_sums.len();
+        let halves: Vec<f16> = window_queries.iter().map(|x| f16::from_f32(*x)).collect();
+        self.window_queries.write(0, &halves)?;
+        self.window_rows = halves.len() / self.q_width();
+        Ok(())
+    }
+
+    /// Projects a chunk's rows. Gives queries before RoPE `[count, q_heads, head_dim]` where they are wanted.
+    pub(super) fn project(
+        &mut self,
+        chunk: &CardChunk<'_>,
+        raw: Option<&mut Vec<f32>>,
+    ) -> Result<(), DeviceError> {
+        let (layer, count) = (chunk.layer, chunk.count);
+        let at = chunk.at * self.width;
+        let stream = self.residual.share(at..at + count * self.width);
+        self.card.project(layer, &stream, count, &mut self.pass)?;
+        let Some(raw) = raw else { return Ok(()) };
+        let queries = &mut self.queries;
+        self.card
+            .ready_queries(layer, count, Stand::RAW, &self.pass, queries)?;
+        self.bring_queries(count, raw)
+    }
+
+    /// The chunk's queries as they are now, `[count, q_heads, head_dim]`, on the host.
+    pub(super) fn bring_queries(
+        &mut self,
+        count: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        self.halves.resize(count * self.q_width(), f16::ZERO);
+        self.queries.read(0, &mut self.halves)?;
+        out.resize(self.halves.len(), 0.0);
+        self.halves.as_slice().convert_to_f32_slice(out);
+        Ok(())
+    }
+
+    /// Turns what was projected and stores keys and values; the queries that are observed are put aside.
+    pub(super) fn store(&mut self, chunk: &CardChunk<'_>) -> Result<(), DeviceError> {
+        let &CardChunk {
+            layer,
+            first,
+            count,
+            ..
+        } = chunk;
+        let apart = (chunk.positions)
+            .map(|positions| Indices::new(self.card.device(), positions))
+            .transpose()?;
+        let stand = Stand {
+            angles: self.rope.of_layer(layer),
+            places: apart.as_ref().map_or(Places::From(first), Places::At),
+        };
+        let (card, pass) = (self.card, &self.pass);
+        card.ready_queries(layer, count, stand, pass, &mut self.queries)?;
+        card.ready_keys(layer, count, stand, pass, (first, &mut self.keys))?;
+        card.ready_values(layer, count, pass, (first, &mut self.values))?;
+        if chunk.observed > 0 {
+            let width = self.heads.q_heads * self.heads.head_dim;
+            let last = (count - chunk.observed) * width..count * width;
+            self.window_queries
+                .copy_from(self.window_rows * width, &self.queries, last)?;
+            self.window_rows += chunk.observed;
+        }
+        Ok(())
+    }
+
+    /// Attention and the rest of the layer, for the rows that are needed.
+    pub(super) fn attend(&mut self, chunk: &CardChunk<'_>) -> Result<(), DeviceError> {
+        let &CardChunk {
+            layer,
+            first,
+            count,
+            needed,
+            ..
+        } = chunk;
+        let (device, q_width) = (self.device(), self.q_width());
+        let whole = needed == count;
+        if needed > 0 {
+            let skip = count - needed;
+            let queries = self.queries.share(skip * q_width..count * q_width);
+            let task = PrefillAttention {
+                shape: self.heads,
+                scale: self.scale,
+                window: chunk.window,
+                queries: &queries,
+                rows: needed,
+                first: first + skip,
+                keys: &self.keys,
+                values: &self.values,
+            };
+            let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
+            device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
+            let at = (chunk.at + skip) * self.width;
+            let mut stream = self.residual.share(at..at + needed * self.width);
+            let stream = (&mut stream, needed);
+            self.card
+                .finish(layer, &self.attention, stream, &mut self.pass)?;
+        }
+        if chunk.column_sums {
+            let task = Scores {
+                shape: self.heads,
+                scale: self.scale,
+                queries: &self.queries,
+                rows: count,
+                keys: &self.keys,
+                tokens: first + count,
+                normalise: Normalise::All,
+            };
+            if !whole {
+                device.log_sum_exp(&task, &mut self.parts, &mut self.log_sum_exp)?;
+            }
+            let mut sums = self.column_sums.share(0..self.columns);
+            device.add_column_sums(&task, &self.log_sum_exp, &mut sums)?;
+        }
+        // Not further ahead than a person who stops it wants to wait.
+        device.wait()
+    }
+
+    /// The first `rows` keys and values of every head, on the host.
+    pub(super) fn bring_rows(
+        &self,
+        rows: usize,
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> Result<(), DeviceError> {
+        let numbers = rows * self.heads.head_dim;
+        for head in 0..self.heads.kv_heads {
+            self.keys
+                .read_head(head, &mut keys.head_mut(head)[..numbers])?;
+            self.values
+                .read_head(head, &mut values.head_mut(head)[..numbers])?;
+        }
+        Ok(())
+    }
+
+    /// The column sums so far, `[q_heads, n]`, on the host.
+    pub(super) fn bring_column_sums(&self, sums: &mut [f32]) -> Result<(), DeviceError> {
+        self.column_sums.read(0, sums)
+    }
+
+    /// `out [q_heads, tokens]`: what the window sees.
+    pub(super) fn window(
+        &mut self,
+        window: Window,
+        tokens: usize,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        let normalise = match window.softmax {
+            Softmax::All => Normalise::All,
+            Softmax::Prefix => Normalise::Prefix,
+        };
+        self.look((window.rows, normalise), tokens, None, out)
+    }
+
+    /// `out [q_heads, tokens]`: what the last rows see, the newest weighing most.
+    pub(super) fn ramp(
+        &mut self,
+        ramp: Ramp,
+        weights: &[f32],
+        tokens: usize,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.look((ramp.rows, Normalise::All), tokens, Some(weights), out)
+    }
+
+    fn look(
+        &mut self,
+        (rows, normalise): (usize, Normalise),
+        tokens: usize,
+        weights: Option<&[f32]>,
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        let device = self.device();
+        let weights = weights.map(|w| device.copy_of(w)).transpose()?;
+        let queries = self.last_queries(rows);
+        let task = Scores {
+            shape: self.heads,
+            scale: self.scale,
+            queries: &queries,
+            rows,
+            keys: &self.keys,
+            tokens,
+            normalise,
+        };
+        let parts = (&mut self.parts, &mut self.scores);
+        device.window_scores(&task, weights.as_ref(), parts.0, parts.1, &mut self.seen)?;
+        self.seen.read(0, out)
+    }
+
+    /// `bits [kv_heads, tokens, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them.
+    pub(super) fn below(
+        &mut self,
+        rows: usize,
+        tokens: usize,
+        bits: &mut Vec<u64>,
+    ) -> Result<(), DeviceError> {
+        let device = self.device();
+        let queries = self.last_queries(rows);
+        let task = Scores {
+            shape: self.heads,
+            scale: self.scale,
+            queries: &queries,
+            rows,
+            keys: &self.keys,
+            tokens,
+            normalise: Normalise::All,
+        };
+        let parts = (&mut self.parts, &mut self.scores);
+        device.mark_below_average(&task, parts.0, parts.1, &mut self.marks)?;
+        bits.clear();
+        bits.resize(self.heads.kv_heads * tokens * words(rows), 0);
+        self.marks.read(0, bits)
+    }
+
+    fn last_queries(&self, rows: usize) -> Buffer<f16> {
+        let width = self.q_width();
+        let end = self.window_rows * width;
+        self.window_queries.share(end - rows * width..end)
+    }
+
+    /// The residual stream `[rows, width]`, on the host.
+    pub(super) fn bring_residual(
+        &self,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Vec<f32>, DeviceError> {
+        let mut out = vec![0.0; rows.len() * self.width];
+        self.residual.read(rows.start * self.width, &mut out)?;
+        Ok(out)
+    }
+
+    /// Replaces the first rows of the residual stream.
+    pub(super) fn write_residual(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
+        self.residual.write(0, rows)
+    }
+}

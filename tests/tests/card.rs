@@ -1,0 +1,318 @@
+//! A graphics card answers like the processor: the engine with the emulator for a card, which runs the kernels' own source, against the
+//! engine without. Products with quantised weights are the emulator's own (they are not our kernels).
+
+use std::path::PathBuf;
+
+use kept_cuda::emulated;
+use kept_engine::kernels::{Stop, argmax};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{Parameters, Policy, build};
+use kept_engine::{Decoder, Prefill, RetentionMap};
+use kept_models::testing::TinyLlama;
+use kept_tests::compare::apart;
+
+/// Relative to the largest logit of a row: what halves in place of f32 may cost.
+const BOUND: f32 = 1e-2;
+
+/// The graphics card of this computer, in a build for it; else emulated ones, without and with room for two tiles.
+fn cards() -> Vec<kept_cuda::Device> {
+    #[cfg(feature = "cuda")]
+    match kept_cuda::nvidia::open(0) {
+        Ok(card) => return vec![card],
+        Err(why) => eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator"),
+    }
+    [75, 90]
+        .map(|capability| emulated::device(capability, 1 << 30))
+        .into()
+}
+
+fn on_card(model: Model, card: &kept_cuda::Device) -> Model {
+    model
+        .on_card(card.clone())
+        .expect("the model fits the card")
+}
+
+struct Tiny {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn tiny(model: &TinyLlama) -> Tiny {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tiny.gguf");
+    model.write(&path).expect("written");
+    Tiny {
+        _folder: folder,
+        path,
+    }
+}
+
+fn open(path: &std::path::Path) -> Model {
+    Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn policy(name: &str, set: &str) -> Box<dyn Policy> {
+    let set = Parameters::parse_assignments(set).expect("parameters");
+    build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+struct Run {
+    /// `[1 + steps][vocab]`
+    logits: Vec<Vec<f32>>,
+    tokens: Vec<u32>,
+    map: RetentionMap,
+}
+
+/// Reads `ids` in chunks of 48 and answers with `steps` tokens: those given, or the likeliest.
+fn run(
+    model: &Model,
+    (method, set, budget): (&str, &str, usize),
+    ids: &[u32],
+    given: Result<&[u32], usize>,
+) -> Run {
+    let mut policy = policy(method, set);
+    let steps = given.map_or_else(|steps| steps, <[u32]>::len);
+    let rope = RopeTable::new(model.config(), ids.len() + steps);
+    let document = 3..ids.len() - 12;
+    let outcome = Prefill::new(model, ids, &mut *policy, budget, steps, &rope)
+        .with_document(document)
+        .with_tail(2)
+        .with_chunk(48)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{method} {set}: {e}"));
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    let mut logits = vec![
+        decoder
+            .try_logits_of(&outcome.hidden)
+            .expect("logits")
+            .to_vec(),
+    ];
+    let mut tokens = Vec::new();
+    for step in 0..steps {
+        let likeliest = argmax(&logits[step]) as u32;
+        let token = given.map_or(likeliest, |given| given[step]);
+        tokens.push(token);
+        logits.push(decoder.try_step(token, None).expect("logits").to_vec());
+    }
+    Run {
+        logits,
+        tokens,
+        map: outcome.map,
+    }
+}
+
+fn ids(count: usize, vocab: usize) -> Vec<u32> {
+    let usable = vocab as u32 - 3;
+    (0..count as u32)
+        .map(|i| 3 + (i * i + i * 37 + 11) % usable)
+        .collect()
+}
+
+/// Logits after the prompt, and after each token that follows, are the processor's.
+#[track_caller]
+fn same_logits(model: &TinyLlama, method: (&str, &str, usize), card: &kept_cuda::Device) {
+    let file = tiny(model);
+    let here = open(&file.path);
+    let there = on_card(open(&file.path), card);
+    let ids = ids(53, here.config().vocab);
+    let given: Vec<u32> = ids[10..13].to_vec();
+    let expected = run(&here, method, &ids, Ok(&given));
+    let found = run(&there, method, &ids, Ok(&given));
+    assert_eq!(found.map, expected.map, "{}: what is kept", model.arch);
+    for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
+        let (apart, arch) = (apart(found, expected), model.arch);
+        let name = &card.facts().name;
+        assert!(
+            apart <= BOUND,
+            "{arch} on {name}, {method:?}: logits {step} are {apart:.1e} apart"
+        );
+    }
+}
+
+/// Small enough for the emulator.
+fn small(arch: &'static str, layers: usize) -> TinyLlama {
+    TinyLlama {
+        arch,
+        layers,
+        width: 64,
+        ffn: 96,
+        q_heads: 2,
+        kv_heads: 1,
+        kind: "F16",
+        ..TinyLlama::default()
+    }
+}
+
+/// Weights in floating point: what of a difference comes from rounding inputs to bytes is not the card's.
+#[test]
+fn every_architecture_computes_the_processors_logits() {
+    let archs = [
+        ("llama", 2),
+        ("qwen2", 2),
+        ("qwen3", 2),
+        ("phi3", 2),
+        ("gemma2", 2),
+        ("gemma3", 6),
+        ("smollm3", 4),
+    ];
+    for card in cards() {
+        for (arch, layers) in archs {
+            same_logits(&small(arch, layers), ("full", "", 100), &card);
+        }
+    }
+}
+
+/// Positions that are re-assigned meet biases, norms of heads and layers that are not rotated.
+#[test]
+fn positions_are_reassigned_in_every_architecture() {
+    for card in cards().iter().take(1) {
+        for (arch, layers) in [("qwen2", 2), ("qwen3", 2), ("smollm3", 4), ("gemma2", 2)] {
+            let method = ("streaming_llm", "positions=reassigned", 24);
+            same_logits(&small(arch, layers), method, card);
+        }
+    }
+}
+
+/// Methods and their variants: by what they look at, where rows stand, what they do while answering.
+const METHODS: &[(&str, &str, usize)] = &[
+    ("full", "", 400),
+    ("snapkv", "w=8", 40),
+    ("snapkv", "w=20,decode_cap=42,decode_every=2,decode_w=2", 40),
+    ("streaming_llm", "positions=original", 40),
+    ("streaming_llm", "positions=reassigned", 40),
+    ("pyramidkv", "w=8", 40),
+    ("adakv", "w=8", 40),
+    ("adakv", "base=h2o", 40),
+    ("chunkkv", "w=8,chunk=4", 40),
+    ("hbw_kv", "w=8", 40),
+    ("tova", "", 40),
+    ("scissorhands", "", 40),
+    ("pyramidinfer", "variant=budgeted", 60),
+    ("pyramidinfer", "variant=faithful", 120),
+    ("h2o", "", 40),
+    ("ems", "", 40),
+    ("ems", "positions=reassigned,w=20", 40),
+    ("treekv", "", 40),
+    ("treekv", "positions=original", 40),
+    ("cam", "base=h2o", 40),
+    ("keydiff", "", 40),
+    ("expected_attention", "", 40),
+    ("kvzip", "chunk=50", 40),
+    ("kvzip", "chunk=50,spread=model", 40),
+];
+
+/// The prompt of a short document and its question, as tokens of the model in the box.
+fn question(model: &Model) -> Vec<u32> {
+    let text = "The harbour museum of Saltmarrow stands at the end of the old fish quay. The founding year of the museum is \
+        1884. The locker code of Ann Quorvin is 4711. The market day of Saltmarrow is Thursday. The captain of the ship Palova \
+        is Hugo Dremmen. The house number of Nora Vantling is 27.";
+    let prompt = kept_engine::Prompt::new(model, text, "What is the locker code of Ann Quorvin?");
+    prompt.expect("a prompt").ids
+}
+
+/// The share of slots of `found` that `expected` has too.
+fn alike(found: &RetentionMap, expected: &RetentionMap) -> f32 {
+    let (found, expected) = (found.counts(), expected.counts());
+    let both = found.iter().zip(&expected).map(|(a, b)| *a.min(b));
+    both.sum::<u32>() as f32 / expected.iter().sum::<u32>().max(1) as f32
+}
+
+/// The model in the box, whose products round their inputs to bytes, so that one more rounding before may cost a step of them. What is
+/// nearly tied may be kept in place of its neighbour; the words stay.
+fn same_answers(methods: &[(&str, &str, usize)]) {
+    let path = kept_engine::model_path(kept_engine::MINI).expect("the model in the box");
+    let here = open(&path);
+    let ids = question(&here);
+    let card = cards().pop().expect("a card");
+    let there = on_card(open(&path), &card);
+    for &method in methods {
+        let expected = run(&here, method, &ids, Err(4));
+        let found = run(&there, method, &ids, Err(4));
+        let name = &card.facts().name;
+        assert_eq!(found.tokens, expected.tokens, "{method:?} on {name}");
+        let alike = alike(&found.map, &expected.map);
+        assert!(
+            alike > 0.97,
+            "{method:?} on {name}: {alike} of what is kept"
+        );
+        // Where a method has kept another of two rows that are nearly tied, the rest is another cache's.
+        if found.map != expected.map {
+            continue;
+        }
+        for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
+            let apart = apart(found, expected);
+            assert!(
+                apart <= 2.0 * BOUND,
+                "{method:?} on {name}: logits {step} are {apart:.1e} apart"
+            );
+        }
+    }
+}
+
+// In parts, so that they run side by side.
+
+#[test]
+fn methods_that_look_from_the_question_answer_the_same() {
+    same_answers(&METHODS[..8]);
+}
+
+#[test]
+fn methods_that_look_from_every_row_answer_the_same() {
+    same_answers(&METHODS[8..16]);
+}
+
+#[test]
+fn methods_that_merge_move_or_repeat_answer_the_same() {
+    same_answers(&METHODS[16..]);
+}
+
+/// A card without room says so in a sentence with the way out, whatever it was about to do.
+#[test]
+fn a_card_that_is_too_small_is_one_sentence() {
+    let file = tiny(&small("llama", 2));
+    let ids = ids(40, open(&file.path).config().vocab);
+    let weights = open(&file.path).weights_bytes();
+    for memory in [weights / 2, weights + 100_000] {
+        let card = emulated::device(86, memory);
+        let refusal = match open(&file.path).on_card(card) {
+            Err(refusal) => refusal.to_string(),
+            Ok(model) => {
+                let rope = RopeTable::new(model.config(), ids.len());
+                let mut policy = policy("full", "");
+                let read = Prefill::new(&model, &ids, &mut *policy, 100, 0, &rope)
+                    .run(&mut |_| (), &Stop::new());
+                read.err().expect("refused").to_string()
+            }
+        };
+        assert!(
+            refusal.contains("--device cpu") && !refusal.contains('\n'),
+            "{memory} bytes: {refusal}"
+        );
+    }
+}
+
+/// Heads that there is no kernel for are refused by their size.
+#[test]
+fn heads_without_kernels_are_refused() {
+    let model = TinyLlama {
+        head_dim: 32,
+        ..small("llama", 1)
+    };
+    let file = tiny(&model);
+    let card = emulated::device(86, 1 << 30);
+    let refusal = open(&file.path).on_card(card).expect_err("refused");
+    assert!(refusal.to_string().contains("32"), "{refusal}");
+}
+
+/// A reading that is stopped ends, on a card as well.
+#[test]
+fn a_reading_on_a_card_is_stopped() {
+    let file = tiny(&small("llama", 2));
+    let model = on_card(open(&file.path), &cards()[0]);
+    let ids = ids(40, model.config().vocab);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let (mut policy, stop) = (policy("snapkv", "w=8"), Stop::new());
+    stop.request();
+    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope).run(&mut |_| (), &stop);
+    assert!(matches!(read, Err(kept_engine::EngineError::Stopped)));
+}
