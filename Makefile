@@ -1,6 +1,6 @@
 # Everything a person or CI types. Each target installs what it needs and says what it does.
 
-.PHONY: run test lint page bench golden embedded setup setup-test
+.PHONY: run test lint page bench golden embedded cuda test-gpu setup setup-test
 
 # Where rustup or apt put cargo on a machine that had none when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -58,6 +58,15 @@ golden:
 # The engine inside another program, in a few lines: engine/examples/embedded.rs.
 embedded: setup
 	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
+
+# The terminal program, the window's engine and their tests for NVIDIA's graphics cards, into target/cuda/programs. Fetches the compiler
+# by package; the programs need the driver only, and say so where there is none. The first time it takes half an hour.
+cuda: setup
+	scripts/build-cuda
+
+# What only a graphics card can prove; builds nothing.
+test-gpu:
+	@scripts/test-gpu "$$(scripts/target-dir)/cuda/programs"
 
 setup:
 	@scripts/setup build

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kept_engine::kernels::PackedRows;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, Engine, Limits, Method, Sampling, Streaming};
+use kept_engine::{AUTO, ComputeDevice, Engine, Limits, Method, Sampling, Streaming};
 
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
@@ -80,6 +80,8 @@ pub struct EngineArguments {
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
 }
 
 /// A context beyond the model's own.
@@ -97,12 +99,22 @@ impl StretchArguments {
     }
 }
 
+/// What computes.
+#[derive(Debug, Args)]
+pub struct DeviceArguments {
+    /// What computes: the processor, or cuda:0 for the first NVIDIA graphics card (`kept doctor` says what is there).
+    #[arg(long, default_value = "cpu", value_name = "cpu|cuda:N")]
+    pub device: String,
+}
+
 /// Opens `model` for computing with `threads`. Called once, before any thread computes.
 pub fn open(
     model: &str,
     threads: Option<usize>,
     stretch: &StretchArguments,
+    device: &DeviceArguments,
 ) -> anyhow::Result<Engine> {
+    let device: ComputeDevice = device.device.parse()?;
     if let Some(threads) = threads {
         anyhow::ensure!(
             (1..=MOST_THREADS).contains(&threads),
@@ -110,13 +122,14 @@ pub fn open(
         );
         kept_engine::kernels::threads::configure(Some(threads));
     }
-    Ok(Engine::open_with(&model_path(model)?, &stretch.options())?)
+    let engine = Engine::open_with(&model_path(model)?, &stretch.options())?;
+    Ok(engine.on(device)?)
 }
 
 impl EngineArguments {
     /// Opens the model. Called once, before any thread computes.
     pub fn open(&self) -> anyhow::Result<Engine> {
-        open(&self.model, self.threads, &self.stretch)
+        open(&self.model, self.threads, &self.stretch, &self.device)
     }
 
     /// The method with its parameters, checked; snapkv unless another is named.
@@ -408,6 +421,8 @@ pub struct CompareArguments {
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Also draw the figures into this folder, as SVG.
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
@@ -472,6 +487,8 @@ pub struct NeedleArguments {
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Keep every case in this file, a line of JSON each. What it has already is not asked again: a long grid can be stopped and
     /// gone on with.
     #[arg(long, value_name = "FILE")]
@@ -516,6 +533,8 @@ pub struct PerplexityArguments {
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Print JSON: a line for each method and budget.
     #[arg(long)]
     pub json: bool,

@@ -35,7 +35,12 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         check_folder(folder)?;
     }
     model_path(&arguments.model)?;
-    let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
+    let engine = open(
+        &arguments.model,
+        arguments.threads,
+        &arguments.stretch,
+        &arguments.device,
+    )?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
     let reference = watched("full cache", |on_event| {

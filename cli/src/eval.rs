@@ -107,7 +107,12 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     for path in [&arguments.picture, &arguments.grid].into_iter().flatten() {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
-    let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
+    let engine = open(
+        &arguments.model,
+        arguments.threads,
+        &arguments.stretch,
+        &arguments.device,
+    )?;
     let context = engine.model().config().context;
     for &length in &questions.lengths {
         ensure!(

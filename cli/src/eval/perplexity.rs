@@ -47,7 +47,12 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         "--chunk 0 reads nothing; give at least 1"
     );
     model_path(&arguments.model)?;
-    let engine = open(&arguments.model, arguments.threads, &arguments.stretch)?;
+    let engine = open(
+        &arguments.model,
+        arguments.threads,
+        &arguments.stretch,
+        &arguments.device,
+    )?;
     let text = super::text_of(&arguments.data)?;
     let mut ids = engine.model().tokenizer()?.encode(&text).ids;
     drop(text);
