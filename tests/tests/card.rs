@@ -155,9 +155,14 @@ fn every_architecture_computes_the_processors_logits() {
         ("gemma3", 6),
         ("smollm3", 4),
     ];
-    for card in cards() {
-        for (arch, layers) in archs {
-            same_logits(&small(arch, layers), ("full", "", 100), &card);
+    for (i, card) in cards().iter().enumerate() {
+        // The emulator takes its time: on its second card the two that differ most.
+        for (arch, layers) in archs
+            .into_iter()
+            .skip(3 * i)
+            .take(if i == 0 { 7 } else { 2 })
+        {
+            same_logits(&small(arch, layers), ("full", "", 100), card);
         }
     }
 }
@@ -188,7 +193,7 @@ const METHODS: &[(&str, &str, usize)] = &[
     ("tova", "", 40),
     ("scissorhands", "", 40),
     ("pyramidinfer", "variant=budgeted", 60),
-    ("pyramidinfer", "variant=faithful", 120),
+    ("pyramidinfer", "variant=faithful", 90),
     ("h2o", "", 40),
     ("ems", "", 40),
     ("ems", "positions=reassigned,w=20", 40),
@@ -203,9 +208,8 @@ const METHODS: &[(&str, &str, usize)] = &[
 
 /// The prompt of a short document and its question, as tokens of the model in the box.
 fn question(model: &Model) -> Vec<u32> {
-    let text = "The harbour museum of Saltmarrow stands at the end of the old fish quay. The founding year of the museum is \
-        1884. The locker code of Ann Quorvin is 4711. The market day of Saltmarrow is Thursday. The captain of the ship Palova \
-        is Hugo Dremmen. The house number of Nora Vantling is 27.";
+    let text = "The founding year of the museum is 1884. The locker code of Ann Quorvin is 4711. The market day of Saltmarrow \
+        is Thursday. The house number of Nora Vantling is 27.";
     let prompt = kept_engine::Prompt::new(model, text, "What is the locker code of Ann Quorvin?");
     prompt.expect("a prompt").ids
 }
@@ -226,8 +230,8 @@ fn same_answers(methods: &[(&str, &str, usize)]) {
     let card = cards().pop().expect("a card");
     let there = on_card(open(&path), &card);
     for &method in methods {
-        let expected = run(&here, method, &ids, Err(4));
-        let found = run(&there, method, &ids, Err(4));
+        let expected = run(&here, method, &ids, Err(3));
+        let found = run(&there, method, &ids, Err(3));
         let name = &card.facts().name;
         assert_eq!(found.tokens, expected.tokens, "{method:?} on {name}");
         let alike = alike(&found.map, &expected.map);
