@@ -40,6 +40,7 @@ fn main() {
         "pause_download",
         "cancel_download",
         "set_thinking",
+        "clear_vault",
         "report",
     ];
     let manifest = tauri_build::AppManifest::new().commands(commands);

@@ -31,6 +31,10 @@ pub struct Estimate {
     /// What would be chosen, where no method is named.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
+    /// Tokens of the prompt that need no reading, because their rows are in a vault; 0 until that was looked up
+    /// ([`Engine::foresee_vault`]).
+    #[serde(default)]
+    pub tokens_from_vault: usize,
 }
 
 impl Engine {
@@ -77,6 +81,7 @@ impl Engine {
             scratch: ledger.peak() - ledger.weights - kv_bytes,
             note: (!notes.is_empty()).then(|| notes.join("; ")),
             chosen: None,
+            tokens_from_vault: 0,
         })
     }
 
@@ -105,6 +110,7 @@ impl Engine {
                     .join("; "),
             ),
             chosen: None,
+            tokens_from_vault: 0,
         })
     }
 
@@ -123,7 +129,7 @@ impl Engine {
         Ok(self.ledger_of(&sizes, room))
     }
 
-    fn sizes(
+    pub(crate) fn sizes(
         &self,
         prompt: &PromptShape,
         method: &Method,

@@ -6,8 +6,11 @@
 //! count is taken, so a character is as kept as its most kept token. Shares are of the layers that have arrived, so every
 //! figure is right at every moment.
 //!
+//! In very long documents several tokens share a cell (`cells.rs`); everywhere else a cell is a token.
+//!
 //! Not here: positions, the prompt's other tokens, files. [`crate::RetentionMap`] is the exact record.
 
+mod cells;
 mod packed;
 mod sums;
 
@@ -16,15 +19,16 @@ use std::ops::Range;
 pub use packed::GridBytesError;
 pub use sums::TableRow;
 
-/// Per layer and token of the document, how many kv heads keep the token.
+/// Per layer and cell of the document, how many slots keep it: of a cell that is one token, the kv heads that keep the token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapGrid {
     kv_heads: usize,
-    /// `[tokens]`: end of each token, ascending.
+    tokens_per_cell: usize,
+    /// `[cells]`: end of each cell, ascending.
     ends16: Vec<u32>,
-    /// `[layers][tokens]`: kv heads that keep the token; `None` until the layer arrives.
+    /// `[layers][cells]`: slots that keep the cell; `None` until the layer arrives.
     planes: Vec<Option<Vec<u8>>>,
-    /// `[tokens]`: sum of the planes.
+    /// `[cells]`: sum of the planes.
     totals: Vec<u16>,
 }
 
@@ -39,25 +43,25 @@ pub enum GridError {
         /// Layers of the map.
         layers: usize,
     },
-    /// Counts for another number of tokens.
-    #[error("counts for {counts} tokens in a map of {tokens}")]
+    /// Counts for another number of cells.
+    #[error("counts for {counts} cells in a map of {cells}")]
     WrongLength {
         /// Counts given.
         counts: usize,
-        /// Tokens of the map.
-        tokens: usize,
+        /// Cells of the map.
+        cells: usize,
     },
-    /// More heads than there are.
-    #[error("a token kept by {count} of {kv_heads} heads")]
+    /// More slots than there are.
+    #[error("a cell kept by {count} of {slots} slots")]
     TooMany {
         /// The count.
         count: u8,
-        /// Heads of the map.
-        kv_heads: usize,
+        /// Slots of a cell.
+        slots: usize,
     },
 }
 
-/// One token as a person asks about it.
+/// One cell, in most maps one token, as a person asks about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSlots {
     /// First UTF-16 code unit.
@@ -68,23 +72,24 @@ pub struct TokenSlots {
     pub kept: u32,
     /// Slots of the layers that have arrived.
     pub slots: u32,
-    /// `[layers]`: kv heads that keep it; 0 for a layer that has not arrived.
+    /// `[layers]`: slots that keep it; 0 for a layer that has not arrived.
     pub per_layer: Vec<u8>,
 }
 
 impl MapGrid {
-    /// A map without any layer yet. `ends16` as [`ends16`] gives it.
+    /// A map without any layer yet, with a cell for every token. `ends16` as [`ends16`] gives it.
     pub fn new(layers: usize, kv_heads: usize, ends16: Vec<u32>) -> Self {
         Self {
             kv_heads,
+            tokens_per_cell: 1,
             totals: vec![0; ends16.len()],
             planes: vec![None; layers],
             ends16,
         }
     }
 
-    /// Tokens of the document.
-    pub fn tokens(&self) -> usize {
+    /// Cells: tokens of the document, or a part of their number.
+    pub fn cells(&self) -> usize {
         self.ends16.len()
     }
 
@@ -98,31 +103,29 @@ impl MapGrid {
         self.kv_heads
     }
 
-    /// `[tokens]`: end of each token in UTF-16 code units, ascending.
+    /// `[cells]`: end of each cell in UTF-16 code units, ascending.
     pub fn ends16(&self) -> &[u32] {
         &self.ends16
     }
 
-    /// Sets or replaces a layer: `[tokens]` kv heads that keep each token.
+    /// Sets or replaces a layer: `[cells]` slots that keep each cell ([`MapGrid::in_cells`]).
     ///
     /// # Errors
     /// [`GridError`]; the map is then as it was.
     pub fn set_layer(&mut self, layer: usize, counts: &[u8]) -> Result<(), GridError> {
-        let (layers, tokens) = (self.planes.len(), self.tokens());
+        let (layers, cells) = (self.planes.len(), self.cells());
+        let slots = self.slots_per_cell();
         let Some(plane) = self.planes.get_mut(layer) else {
             return Err(GridError::NoSuchLayer { layer, layers });
         };
-        if counts.len() != tokens {
+        if counts.len() != cells {
             return Err(GridError::WrongLength {
                 counts: counts.len(),
-                tokens,
+                cells,
             });
         }
-        if let Some(&count) = counts.iter().find(|&&c| usize::from(c) > self.kv_heads) {
-            return Err(GridError::TooMany {
-                count,
-                kv_heads: self.kv_heads,
-            });
+        if let Some(&count) = counts.iter().find(|&&c| usize::from(c) > slots) {
+            return Err(GridError::TooMany { count, slots });
         }
         if let Some(before) = plane {
             for (total, &count) in self.totals.iter_mut().zip(before.iter()) {
@@ -141,50 +144,50 @@ impl MapGrid {
         self.planes.iter().flatten().count()
     }
 
-    /// Slots that a token can be kept in: of the layers that have arrived, or of one layer (none if it has not).
+    /// Slots that a cell can be kept in: of the layers that have arrived, or of one layer (none if it has not).
     pub fn slots(&self, layer: Option<usize>) -> u32 {
         let layers = match layer {
             None => self.layers_done(),
             Some(layer) => usize::from(self.layer(layer).is_some()),
         };
-        (layers * self.kv_heads) as u32
+        (layers * self.slots_per_cell()) as u32
     }
 
-    /// `[tokens]`: slots that keep each token, in all layers or in one.
+    /// `[cells]`: slots that keep each cell, in all layers or in one.
     pub fn counts(&self, layer: Option<usize>) -> Vec<u16> {
         match layer {
             None => self.totals.clone(),
             Some(layer) => match self.layer(layer) {
                 Some(plane) => plane.iter().map(|&c| u16::from(c)).collect(),
-                None => vec![0; self.tokens()],
+                None => vec![0; self.cells()],
             },
         }
     }
 
-    /// The token number `token` of the document, if there is one.
-    pub fn token(&self, token: usize) -> Option<TokenSlots> {
-        let range = self.range16(token)?;
+    /// The cell number `cell`, if there is one.
+    pub fn token(&self, cell: usize) -> Option<TokenSlots> {
+        let range = self.range16(cell)?;
         Some(TokenSlots {
             start16: range.start,
             end16: range.end,
-            kept: u32::from(self.totals[token]),
+            kept: u32::from(self.totals[cell]),
             slots: self.slots(None),
             per_layer: (0..self.planes.len())
-                .map(|layer| self.layer(layer).map_or(0, |plane| plane[token]))
+                .map(|layer| self.layer(layer).map_or(0, |plane| plane[cell]))
                 .collect(),
         })
     }
 
-    /// `[tokens]`: kv heads of one layer that keep each token, if the layer has arrived.
+    /// `[cells]`: slots of one layer that keep each cell, if the layer has arrived.
     pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }
 
-    fn range16(&self, token: usize) -> Option<Range<u32>> {
-        let end = *self.ends16.get(token)?;
-        let start = match token {
+    fn range16(&self, cell: usize) -> Option<Range<u32>> {
+        let end = *self.ends16.get(cell)?;
+        let start = match cell {
             0 => 0,
-            _ => self.ends16[token - 1],
+            _ => self.ends16[cell - 1],
         };
         Some(start..end)
     }

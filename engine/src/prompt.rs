@@ -273,6 +273,8 @@ pub struct DocumentLength {
     pub prompt_tokens: usize,
     /// Such a prompt, as a method knows it.
     pub prompt: PromptShape,
+    /// The tokens that every prompt on the document begins with; none where it is longer than the model's context.
+    pub begins: Vec<u32>,
     /// The refusal, if no ordinary question can be asked about it.
     pub too_long: Option<EngineError>,
     /// Where it is longer than the model's context: the sentence that says how it will be read.
@@ -294,6 +296,7 @@ impl DocumentLength {
                 at_least: true,
                 prompt_tokens: at_least,
                 prompt: PromptShape::of(at_least),
+                begins: Vec::new(),
                 too_long: None,
                 streaming: Some(streams(model, &format!("more than {at_least} tokens"))),
             });
@@ -306,6 +309,10 @@ impl DocumentLength {
             at_least: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
+            begins: match refusal {
+                None => prompt.ids[..prompt.document.end].to_vec(),
+                Some(_) => Vec::new(),
+            },
             too_long: refusal.filter(|_| !beyond),
             streaming: beyond.then(|| streams(model, &format!("{} tokens", prompt.len()))),
         })

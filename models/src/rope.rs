@@ -42,21 +42,30 @@ impl RopeTable {
     /// The table for positions `0..positions`: the whole text, room for its answer included, because some models rotate
     /// long texts in another way than short ones ([`RopeConfig::frequencies`]).
     pub fn new(config: &Config, positions: usize) -> RopeTable {
-        let mut table = RopeTable::of(&config.rope, config.head_dim, positions);
+        RopeTable::of_text(config, positions, positions)
+    }
+
+    /// Which rotation a text of `tokens` tokens gets, room for its answer included, and no position of it: enough to tell rotations
+    /// apart, at no cost.
+    pub fn frequencies_of(config: &Config, tokens: usize) -> RopeTable {
+        RopeTable::of_text(config, tokens, 0)
+    }
+
+    fn of_text(config: &Config, tokens: usize, positions: usize) -> RopeTable {
+        let of = |rope: &RopeConfig| RopeTable::of(rope, config.head_dim, tokens, positions);
+        let mut table = of(&config.rope);
         table.kinds.clone_from(&config.kinds);
-        let of_windows = config.window_rope.as_ref();
-        table.of_windows =
-            of_windows.map(|rope| Box::new(RopeTable::of(rope, config.head_dim, positions)));
+        table.of_windows = config.window_rope.as_ref().map(|rope| Box::new(of(rope)));
         table
     }
 
-    fn of(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
+    fn of(rope: &RopeConfig, head_dim: usize, tokens: usize, positions: usize) -> RopeTable {
         let half = rope.dims / 2;
         let mut table = RopeTable {
             head_dim,
             pairing: rope.pairing,
             positions,
-            frequencies: rope.frequencies(positions),
+            frequencies: rope.frequencies(tokens),
             magnitude: rope.magnitude,
             cos: vec![0.0; positions * half],
             sin: vec![0.0; positions * half],

@@ -5,6 +5,7 @@
 mod comparison;
 mod library;
 mod turns;
+mod vault;
 
 use std::collections::BTreeMap;
 
@@ -16,9 +17,10 @@ pub use library::{
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Estimate, Facts, LayerRow, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn,
+    Chosen, Estimate, Facts, LayerRow, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn,
     TurnState,
 };
+pub use vault::Vault;
 
 /// Light, dark, or as the system says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +68,7 @@ pub struct Settings {
     pub theme: Theme,
     /// An entry of [`Snapshot::models`], by its id.
     pub model: String,
-    /// A method's name.
+    /// A method's name, or `auto`.
     pub method: String,
     /// What was set for each method, by its name.
     #[serde(default)]
@@ -78,6 +80,17 @@ pub struct Settings {
     /// Size of the text, in percent.
     #[serde(default = "ordinary_zoom")]
     pub zoom: u16,
+    /// How what was read is kept on disk for later questions: `q8_0`, `f16` or `off`.
+    #[serde(default = "usual_keeping")]
+    pub keep: String,
+    /// What that may take on disk, such as `20GiB`; `None` is the engine's default.
+    #[serde(default)]
+    pub keep_budget: Option<String>,
+}
+
+/// As in the terminal.
+pub(crate) fn usual_keeping() -> String {
+    "q8_0".to_owned()
 }
 
 /// Text as it was designed.
@@ -143,6 +156,7 @@ pub struct MethodFacts {
     pub acts: String,
     pub positions: String,
     pub parameters: Vec<ParameterFacts>,
+    pub streams: bool,
 }
 
 /// A page and the text on it.
@@ -181,8 +195,10 @@ pub struct DocumentFacts {
     pub tokens: Option<usize>,
     /// It has more tokens than that: far too long to be counted to the end.
     pub more_tokens: bool,
-    /// A sentence if the open model cannot read the whole of it.
+    /// A sentence if the open model cannot read it at all.
     pub too_long: Option<String>,
+    /// A sentence if it is longer than the open model's context: it is read in streaming mode.
+    pub streaming: Option<String>,
     /// The sample in the box.
     pub sample: bool,
     /// Questions to offer.
@@ -230,6 +246,7 @@ pub struct Snapshot {
     pub draft: String,
     pub thinking: bool,
     pub worker: WorkerState,
+    pub vault: Option<Vault>,
     pub saves: bool,
     pub version: String,
 }
@@ -248,6 +265,8 @@ pub enum Place {
     Conversation,
     /// By the comparison.
     Comparison,
+    /// In the settings.
+    Settings,
 }
 
 /// Whether a notice is bad news.
@@ -331,6 +350,9 @@ pub enum AppEvent {
     },
     Thinking {
         thinking: bool,
+    },
+    Vault {
+        vault: Option<Vault>,
     },
     Library {
         library: Box<Library>,

@@ -21,7 +21,8 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
         kept: slots.kept,
         slots: slots.slots,
         per_layer: slots.per_layer,
-        kv_heads: map.kv_heads(),
+        kv_heads: map.slots_per_cell(),
+        tokens: map.tokens_per_cell(),
         page: document.and_then(|document| document.page_at(start)),
     })
 }
@@ -94,7 +95,7 @@ pub fn layers(map: &MapGrid, windows: &[Option<usize>]) -> Vec<LayerRow> {
 /// Mean share of a layer's slots over all tokens, once it has arrived.
 fn mean(map: &MapGrid, layer: usize) -> Option<f32> {
     let plane = map.layer(layer)?;
-    let slots = plane.len() * map.kv_heads();
+    let slots = plane.len() * map.slots_per_cell();
     let kept: u64 = plane.iter().map(|&count| u64::from(count)).sum();
     Some((kept as f64 / slots.max(1) as f64) as f32)
 }
@@ -104,7 +105,8 @@ fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
     let Some(layer) = layer else {
         return Cow::Borrowed(map);
     };
-    let mut one = MapGrid::new(1, map.kv_heads(), map.ends16().to_vec());
+    let (heads, per_cell) = (map.kv_heads(), map.tokens_per_cell());
+    let mut one = MapGrid::of_cells(1, heads, per_cell, map.ends16().to_vec());
     if map.slots(Some(layer)) > 0 {
         let counts: Vec<u8> = map
             .counts(Some(layer))

@@ -8,6 +8,8 @@ use serde::Deserialize;
 const NAME: &str = "sample.txt";
 const TEXT: &str = include_str!("../../assets/sample.txt");
 const QUESTIONS: &str = include_str!("../../assets/sample.json");
+/// What is kept of it where nobody says how much.
+pub const BUDGET: &str = "25%";
 /// How many questions are offered.
 const OFFERED: usize = 5;
 

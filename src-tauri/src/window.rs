@@ -79,6 +79,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::stop,
             commands::compare,
             commands::stop_comparison,
+            commands::clear_vault,
             commands::save_comparison,
             commands::replace_document,
             commands::clear_conversation,

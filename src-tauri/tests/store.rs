@@ -49,7 +49,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
             weight: 0.25,
             kept: 0.5,
         }],
-        facts: Some(Facts {
+        facts: Some(Box::new(Facts {
             finish: "end".into(),
             prompt_tokens: 10,
             answer_tokens: 2,
@@ -60,8 +60,11 @@ fn turn(id: u64, state: TurnState) -> Turn {
             prefill_seconds: 0.2,
             decode_seconds: 0.3,
             tokens_per_second: 4.5,
+            chosen: None,
+            tokens_from_vault: 0,
+            streamed: false,
             notes: vec!["a note".into()],
-        }),
+        })),
         has_map: true,
         thinking: true,
         windows: vec![Some(512), None],

@@ -11,7 +11,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::protocol::{Failure, Kind, Reply, Request};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
+use kept_engine::{AUTO, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
 
@@ -85,7 +85,12 @@ fn it_says_hello_first() {
     let names: Vec<&str> = methods.iter().map(|m| m.name.as_str()).collect();
     let registered: Vec<&str> = kept_policies::methods().iter().map(|m| m.name).collect();
     assert_eq!(names, registered);
-    assert!(names.contains(&default_method.as_str()));
+    assert_eq!(default_method, AUTO);
+    let able: Vec<&str> = (methods.iter().filter(|m| m.streams))
+        .map(|m| m.name.as_str())
+        .collect();
+    assert_eq!(able.len(), kept_policies::STREAMING.len());
+    assert!(able.iter().all(|m| kept_policies::STREAMING.contains(m)));
     let ended = worker.close();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
@@ -124,6 +129,7 @@ fn a_question_is_answered_as_in_process() {
 
     let Reply::Prompt {
         document_tokens,
+        tokens_per_cell: 1,
         layers,
         kv_heads,
         ..
@@ -370,6 +376,18 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
         worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
         worker
     };
+    // What an estimate foretells of the reading.
+    let foreseen = |worker: &mut Worker, name: &str| {
+        worker.say(&Request::Estimate {
+            ticket: 100,
+            method: method(name),
+            budget: None,
+        });
+        match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
+            (Reply::Estimate { estimate, .. }, _) => estimate,
+            other => panic!("{other:?}"),
+        }
+    };
     let asked = |worker: &mut Worker, ticket: u64| {
         worker.say(&ask(ticket, QUESTION, "snapkv"));
         let (mut from_vault, mut read) = (None, None);
@@ -413,6 +431,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
         }
     };
     let mut worker = start();
+    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
     let first = asked(&mut worker, 1);
     assert!(
         !first.used && first.written && first.kind == "q8_0",
@@ -421,8 +440,14 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
     assert!(asked(&mut worker, 2).tokens_read < 40);
     drop(worker.close());
     let mut worker = start();
+    let before = foreseen(&mut worker, "snapkv");
+    // H2O adds up what every token attends to, and nobody measured that yet.
+    assert_eq!(foreseen(&mut worker, "h2o").tokens_from_vault, 0);
+    let chosen = foreseen(&mut worker, AUTO);
+    assert!(chosen.chosen.is_some() && chosen.tokens_from_vault > 0);
     let again = asked(&mut worker, 3);
     assert!(again.used && again.tokens_read < 40, "{again:?}");
+    assert_eq!(before.tokens_from_vault, again.tokens_from_vault);
     let (kind, documents, bytes) = told(&mut worker, &Request::Vaults { ticket: 4 });
     assert_eq!((kind.as_str(), documents, bytes), ("q8_0", 1, again.bytes));
     let keep = |kind: &str| Request::KeepDocuments {
@@ -431,6 +456,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
         budget: Some(1 << 30),
     };
     assert_eq!(told(&mut worker, &keep("off")).0, "off");
+    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
     assert_eq!(asked(&mut worker, 6).kind, "off");
     assert_eq!(told(&mut worker, &keep("f16")).0, "f16");
     assert!(!asked(&mut worker, 7).used, "rows of another kind");

@@ -39,6 +39,7 @@ const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => 
   acts: '',
   positions: '',
   parameters: [],
+  streams: false,
 }))
 const choice = (method: string, budget: string, parameters = {}) => ({ method, parameters, budget })
 /** Two runs of three are done, the last refused. */
@@ -99,7 +100,14 @@ describe('how far it is', () => {
       remaining(comparison({ reference: null, runs: running.runs.map((r) => ({ ...r, result: null })) })),
     ).toBeNull()
     expect(remaining(running)).toBe(6)
-    const half = { tokensDone: 50, tokensTotal: 100, tokensPerSecond: 1, secondsLeft: 1, phase: 'reading' as const }
+    const half = {
+      tokensDone: 50,
+      tokensTotal: 100,
+      tokensPerSecond: 1,
+      secondsLeft: 1,
+      tokensFromVault: 0,
+      phase: 'reading' as const,
+    }
     expect(remaining({ ...running, progress: half })).toBe(4.5)
     expect(doneShare(running)).toBe(0.5)
     expect(doneShare({ ...running, progress: half })).toBe(0.625)
@@ -273,7 +281,14 @@ describe('the view', () => {
       event: 'comparisonProgress',
       comparison: 7,
       run: 1,
-      progress: { phase: 'reading', tokensDone: 30, tokensTotal: 100, tokensPerSecond: 5, secondsLeft: 9 },
+      progress: {
+        phase: 'reading',
+        tokensDone: 30,
+        tokensTotal: 100,
+        tokensPerSecond: 5,
+        secondsLeft: 9,
+        tokensFromVault: 0,
+      },
     })
     flushSync()
     expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'waiting'])

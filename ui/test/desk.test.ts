@@ -16,6 +16,7 @@ const progress = (done: number, phase: Progress['phase'] = 'reading'): Progress 
   tokensTotal: 100,
   tokensPerSecond: 50,
   secondsLeft: 2,
+  tokensFromVault: 0,
 })
 const step = (id: number, done: number): AppEvent => ({
   event: 'progress',
@@ -138,6 +139,8 @@ describe('the memory bar', () => {
     rows: 25,
     memory: memory({ weights: 400, kept: 25, keptFull: 100, scratch: 75 }),
     note: null,
+    chosen: null,
+    tokensFromVault: 0,
   }
   const sum = (m: Memory) =>
     segments({ phase: 'live', memory: m, full: 0, saved: Math.max(0, m.keptFull - m.kept) }).reduce(
@@ -207,4 +210,7 @@ const facts = {
   decodeSeconds: 1,
   tokensPerSecond: 10,
   notes: [],
+  chosen: null,
+  tokensFromVault: 0,
+  streamed: false,
 }

@@ -34,6 +34,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     tokens: 100,
     moreTokens: false,
     tooLong: null,
+    streaming: null,
     sample: true,
     suggestions: ['Who pays?'],
     ...some,
@@ -46,7 +47,7 @@ export function memory(some: Partial<Memory> = {}): Memory {
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
-    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100 },
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100, keep: 'q8_0', keepBudget: null },
     models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
@@ -55,8 +56,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [] },
-      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [] },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [], streams: false },
+      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [], streams: false },
     ],
     document: documentFacts(),
     opening: null,
@@ -65,6 +66,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     draft: '',
     thinking: false,
     worker: { state: 'ready', message: null },
+    vault: null,
     saves: true,
     version: '0.1.0',
     ...some,

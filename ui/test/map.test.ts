@@ -36,7 +36,16 @@ class Program implements MapCalls {
     return new Uint8Array(rows * 2).fill(turn).buffer
   }
   async mapToken(_turn: number, token: number): Promise<TokenSlots> {
-    return { start: 0, end: 3, kept: token, slots: this.layers * 2, perLayer: [2, 1], kvHeads: 2, page: null }
+    return {
+      start: 0,
+      end: 3,
+      kept: token,
+      slots: this.layers * 2,
+      perLayer: [2, 1],
+      kvHeads: 2,
+      tokens: 1,
+      page: null,
+    }
   }
   async mapTable() {
     return []

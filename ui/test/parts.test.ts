@@ -213,7 +213,14 @@ describe('a turn', () => {
     kept.desk.apply({
       event: 'progress',
       turn: 1,
-      progress: { phase: 'reading', tokensDone: 43, tokensTotal: 100, tokensPerSecond: 812, secondsLeft: 2.4 },
+      progress: {
+        phase: 'reading',
+        tokensDone: 43,
+        tokensTotal: 100,
+        tokensPerSecond: 812,
+        secondsLeft: 2.4,
+        tokensFromVault: 0,
+      },
       memory: memory(),
     })
     flushSync()
@@ -251,7 +258,7 @@ describe('a turn', () => {
       sources: [{ start: 40, end: 80, page: 4, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
       facts: {
         finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
-        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [],
+        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false,
       },
     }) // prettier-ignore
     kept.desk.apply({ event: 'turn', turn: done })
@@ -328,7 +335,14 @@ describe('a turn', () => {
 describe('the memory bar', () => {
   it('shows the estimate as about, the running question as it is', () => {
     const kept = given()
-    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory({ kept: 2048, keptFull: 8192 }), note: null }
+    kept.desk.estimate = {
+      promptTokens: 100,
+      rows: 25,
+      memory: memory({ kept: 2048, keptFull: 8192 }),
+      note: null,
+      chosen: null,
+      tokensFromVault: 0,
+    }
     show(MemoryBar, kept)
     expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
     expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept about 2.0 KiB of 8.0 KiB')
@@ -338,7 +352,14 @@ describe('the memory bar', () => {
     const step = (kept: number): AppEvent => ({
       event: 'progress',
       turn: 1,
-      progress: { phase: 'reading', tokensDone: 1, tokensTotal: 2, tokensPerSecond: 1, secondsLeft: 1 },
+      progress: {
+        phase: 'reading',
+        tokensDone: 1,
+        tokensTotal: 2,
+        tokensPerSecond: 1,
+        secondsLeft: 1,
+        tokensFromVault: 0,
+      },
       memory: memory({ kept, keptFull: 8192 }),
     })
     // No layer yet: nothing is kept and nothing saved, and the bar does not jump.
@@ -365,7 +386,7 @@ describe('the estimate', () => {
       let refusals = 2
       answers['estimate'] = () => {
         if (refusals-- > 0) throw 'No document is open.'
-        return { promptTokens: 100, rows: 25, memory: memory(), note: null }
+        return { promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0 }
       }
       kept.actions.estimateSoon(kept.desk.choice)
       await vi.advanceTimersByTimeAsync(3000)
@@ -385,7 +406,7 @@ describe('the estimate', () => {
 
   it('outlives a restart of the engine with the same model', () => {
     const kept = given()
-    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory(), note: null }
+    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0 }
     const model = kept.desk.model!
     kept.desk.apply({ event: 'model', model: null, error: null })
     kept.desk.apply({ event: 'model', model, error: null })

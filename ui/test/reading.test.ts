@@ -24,6 +24,7 @@ import { documentFacts, snapshot, turn } from './given'
 
 const SNAPKV: MethodFacts = {
   name: 'snapkv',
+  streams: false,
   title: 'SnapKV',
   paper: '',
   keeps: 'a part',

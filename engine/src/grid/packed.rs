@@ -1,8 +1,9 @@
 //! A map as bytes, for a store: small, with a version and a checksum. Reading never panics, whatever the bytes are.
 //!
 //! ```text
-//! "KMAP" 1 | layers kv_heads tokens | end of each token, as the step from the one before | per layer 0, or 1 and runs | sum
-//!                                                          a run: heads that keep, how many tokens in a row
+//! "KMAP" 1 | layers kv_heads cells | end of each cell, as the step from the one before | per layer 0, or 1 and runs | sum
+//!                                                          a run: slots that keep, how many cells in a row
+//! "KMAP" 2 | layers kv_heads tokens_per_cell cells | and on as above: only where a cell has several tokens
 //! ```
 //!
 //! Numbers are LEB128 but for the sum, FNV-1a over everything before it, 8 bytes little endian.
@@ -11,6 +12,7 @@ use super::MapGrid;
 
 const MAGIC: &[u8; 4] = b"KMAP";
 const VERSION: u8 = 1;
+const VERSION_OF_CELLS: u8 = 2;
 /// Counts that a map may unfold to. No document that a model reads comes near.
 const MOST_COUNTS: u64 = 1 << 30;
 
@@ -21,7 +23,7 @@ pub enum GridBytesError {
     #[error("these bytes are not a map")]
     NotAMap,
     /// Written by another version.
-    #[error("this map has version {0}, and {VERSION} is understood")]
+    #[error("this map has version {0}, and {VERSION} and {VERSION_OF_CELLS} are understood")]
     Version(u8),
     /// Damaged.
     #[error("this map is damaged")]
@@ -32,8 +34,13 @@ impl MapGrid {
     /// The map as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.push(VERSION);
-        for number in [self.layers(), self.kv_heads, self.tokens()] {
+        let cells = (self.tokens_per_cell > 1).then_some(self.tokens_per_cell);
+        out.push(match cells {
+            None => VERSION,
+            Some(_) => VERSION_OF_CELLS,
+        });
+        let numbers = [self.layers(), self.kv_heads].into_iter();
+        for number in numbers.chain(cells).chain([self.cells()]) {
             put(&mut out, number as u64);
         }
         let mut before = 0;
@@ -62,17 +69,18 @@ impl MapGrid {
         let rest = bytes
             .strip_prefix(MAGIC.as_slice())
             .ok_or(GridBytesError::NotAMap)?;
-        match rest.first() {
-            Some(&VERSION) => {}
+        let of_cells = match rest.first() {
+            Some(&VERSION) => false,
+            Some(&VERSION_OF_CELLS) => true,
             Some(&other) => return Err(GridBytesError::Version(other)),
             None => return Err(GridBytesError::NotAMap),
-        }
+        };
         let (body, sum) = bytes.split_last_chunk().ok_or(GridBytesError::Damaged)?;
         if u64::from_le_bytes(*sum) != checksum(body) {
             return Err(GridBytesError::Damaged);
         }
         let fields = body.get(MAGIC.len() + 1..).unwrap_or_default();
-        Fields(fields).map().ok_or(GridBytesError::Damaged)
+        Fields(fields).map(of_cells).ok_or(GridBytesError::Damaged)
     }
 }
 
@@ -116,22 +124,32 @@ impl Fields<'_> {
         None
     }
 
-    fn map(mut self) -> Option<MapGrid> {
-        let (layers, kv_heads, tokens) = (self.number()?, self.number()?, self.number()?);
-        // A token and a layer take at least a byte each, so the bytes bound both before anything is allocated.
-        let left = self.0.len() as u64;
-        if tokens > left || layers > left || tokens.checked_mul(layers)? > MOST_COUNTS {
+    fn map(mut self, of_cells: bool) -> Option<MapGrid> {
+        let (layers, kv_heads) = (self.number()?, self.number()?);
+        let tokens_per_cell = match of_cells {
+            true => self.number()?,
+            false => 1,
+        };
+        let cells = self.number()?;
+        // Their product is taken later on.
+        if kv_heads.checked_mul(tokens_per_cell)? > MOST_COUNTS {
             return None;
         }
-        let (layers, tokens) = (layers as usize, tokens as usize);
-        let mut ends16 = Vec::with_capacity(tokens);
+        // A cell and a layer take at least a byte each, so the bytes bound both before anything is allocated.
+        let left = self.0.len() as u64;
+        if cells > left || layers > left || cells.checked_mul(layers)? > MOST_COUNTS {
+            return None;
+        }
+        let (layers, cells) = (layers as usize, cells as usize);
+        let mut ends16 = Vec::with_capacity(cells);
         let mut end = 0u32;
-        for _ in 0..tokens {
+        for _ in 0..cells {
             end = end.checked_add(u32::try_from(self.number()?).ok()?)?;
             ends16.push(end);
         }
-        let mut grid = MapGrid::new(layers, usize::try_from(kv_heads).ok()?, ends16);
-        let mut plane = Vec::with_capacity(tokens);
+        let (kv_heads, per_cell) = (kv_heads as usize, usize::try_from(tokens_per_cell).ok()?);
+        let mut grid = MapGrid::of_cells(layers, kv_heads, per_cell, ends16);
+        let mut plane = Vec::with_capacity(cells);
         for layer in 0..layers {
             match self.byte()? {
                 0 => continue,
@@ -139,10 +157,10 @@ impl Fields<'_> {
                 _ => return None,
             }
             plane.clear();
-            while plane.len() < tokens {
+            while plane.len() < cells {
                 let count = self.byte()?;
                 let run = usize::try_from(self.number()?).ok()?;
-                if run == 0 || run > tokens - plane.len() {
+                if run == 0 || run > cells - plane.len() {
                     return None;
                 }
                 plane.resize(plane.len() + run, count);

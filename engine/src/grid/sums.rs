@@ -15,7 +15,7 @@ pub struct TableRow {
     pub max: f32,
 }
 
-/// A piece of text whose characters are kept equally often: one token with those before it that have no width.
+/// A piece of text whose characters are kept equally often: one cell with those before it that have no width.
 struct Piece {
     range: Range<u64>,
     /// Slots that keep it.
@@ -24,7 +24,7 @@ struct Piece {
 
 impl MapGrid {
     /// `[rows, 2]`: mean and largest share per row, 0 to 255 for 0 to 100 %. Every row covers an equal share of the text; a
-    /// token counts as largest in every row it touches. What is kept at all is at least 1 in the largest, so that it can be seen.
+    /// cell counts as largest in every row it touches. What is kept at all is at least 1 in the largest, so that it can be seen.
     pub fn strip(&self, rows: usize, layer: Option<usize>) -> Vec<u8> {
         let mut out = vec![0u8; rows * 2];
         let length = u64::from(self.ends16.last().copied().unwrap_or(0));
@@ -92,25 +92,25 @@ impl MapGrid {
             .collect()
     }
 
-    /// The pieces from the one that ends with token `first` on; `first` has a width, or there is none.
+    /// The pieces from the one that ends with cell `first` on; `first` has a width, or there is none.
     fn pieces(&self, first: usize, layer: Option<usize>) -> impl Iterator<Item = Piece> + '_ {
         let plane = layer.and_then(|layer| self.layer(layer));
-        let count = move |token: usize| match (layer, plane) {
-            (None, _) => u32::from(self.totals[token]),
-            (Some(_), Some(plane)) => u32::from(plane[token]),
+        let count = move |cell: usize| match (layer, plane) {
+            (None, _) => u32::from(self.totals[cell]),
+            (Some(_), Some(plane)) => u32::from(plane[cell]),
             (Some(_), None) => 0,
         };
-        let width = |token: usize| self.range16(token).is_some_and(|range| !range.is_empty());
-        let mut token = first;
-        while token > 0 && !width(token - 1) {
-            token -= 1;
+        let width = |cell: usize| self.range16(cell).is_some_and(|range| !range.is_empty());
+        let mut cell = first;
+        while cell > 0 && !width(cell - 1) {
+            cell -= 1;
         }
         std::iter::from_fn(move || {
             let mut kept = 0;
             loop {
-                let range = self.range16(token)?;
-                kept = kept.max(count(token));
-                token += 1;
+                let range = self.range16(cell)?;
+                kept = kept.max(count(cell));
+                cell += 1;
                 if !range.is_empty() {
                     return Some(Piece {
                         range: u64::from(range.start)..u64::from(range.end),

@@ -202,7 +202,7 @@ fn bytes_that_are_no_map_are_refused() {
     let mut random = StdRng::seed_from_u64(7);
     let (grid, _) = (0..)
         .map(|_| drawn(&mut random))
-        .find(|(grid, _)| grid.tokens() > 9 && grid.layers_done() > 1)
+        .find(|(grid, _)| grid.cells() > 9 && grid.layers_done() > 1)
         .unwrap();
     let bytes = grid.to_bytes();
     for end in 0..bytes.len() {
@@ -220,10 +220,76 @@ fn bytes_that_are_no_map_are_refused() {
     );
     // A right sum over drawn fields: nothing panics, nothing huge is allocated.
     for _ in 0..2000 {
-        let mut drawn = b"KMAP\x01".to_vec();
+        let mut drawn = b"KMAP".to_vec();
+        drawn.push(random.random_range(1..3));
         drawn.extend((0..random.random_range(0..40)).map(|_| random.random::<u8>()));
         let sum = packed::checksum(&drawn);
         drawn.extend(sum.to_le_bytes());
         let _ = MapGrid::from_bytes(&drawn);
     }
+}
+
+#[test]
+fn tokens_that_share_a_cell_keep_their_shares() {
+    let mut random = StdRng::seed_from_u64(11);
+    for round in 0..300 {
+        let kv_heads = random.random_range(1..9);
+        let tokens = random.random_range(1..400usize);
+        let most = random.random_range(1..60);
+        // Equally wide, so that a share of the text is a share of the tokens.
+        let ends: Vec<u32> = (1..=tokens as u32).map(|token| token * 3).collect();
+        let mut fine = MapGrid::new(2, kv_heads, ends.clone());
+        let mut coarse = MapGrid::with_most_cells(2, kv_heads, ends, most);
+        assert!(coarse.cells() <= most, "{} of {most}", coarse.cells());
+        for layer in 0..2 {
+            let counts: Vec<u8> = (0..tokens)
+                .map(|_| match random.random_bool(0.2) {
+                    true => random.random_range(0..=kv_heads as u8),
+                    false => 0,
+                })
+                .collect();
+            let cells = coarse.in_cells(counts.clone());
+            fine.set_layer(layer, &counts).unwrap();
+            coarse.set_layer(layer, &cells).unwrap();
+        }
+        let whole = |grid: &MapGrid| grid.share_of(0..3 * tokens as u32);
+        let (exact, found) = (whole(&fine), whole(&coarse));
+        // Exact while a cell counts every slot; at most half a step of 255 a cell and layer where it does not, and what is kept at
+        // all is at least one step.
+        let steps = coarse.tokens_per_cell() * kv_heads > 255;
+        let allowed = if steps {
+            1.0 / 255.0
+        } else {
+            0.5 / coarse.slots_per_cell() as f32
+        };
+        assert!(
+            (exact.0 - found.0).abs() <= allowed + 1e-6,
+            "round {round}: {exact:?} {found:?}"
+        );
+        assert_eq!(exact.0 > 0.0, found.0 > 0.0, "what is kept is seen");
+        if tokens.is_multiple_of(coarse.tokens_per_cell()) && !steps {
+            assert!((exact.0 - found.0).abs() < 1e-6, "{exact:?} {found:?}");
+        }
+        assert_eq!(MapGrid::from_bytes(&coarse.to_bytes()), Ok(coarse));
+    }
+}
+
+#[test]
+fn ten_million_tokens_are_carried_in_cells_that_show_one_of_them() {
+    let tokens = 10_000_000u32;
+    let mut grid = MapGrid::bounded(32, 8, (1..=tokens).map(|token| token * 4).collect());
+    assert!(grid.cells() <= 1 << 18);
+    let mut counts = vec![0u8; tokens as usize];
+    counts[7_654_321] = 1;
+    let cells = grid.in_cells(counts);
+    assert_eq!(cells.len(), grid.cells());
+    assert_eq!(cells.iter().filter(|&&count| count > 0).count(), 1);
+    for layer in 0..32 {
+        grid.set_layer(layer, &cells).unwrap();
+    }
+    let strip = grid.strip(800, None);
+    let seen: Vec<usize> = (0..800).filter(|&row| strip[2 * row + 1] > 0).collect();
+    assert_eq!(seen, [7_654_321 * 800 / tokens as usize]);
+    // What a store would write.
+    assert!(grid.to_bytes().len() < 1 << 20, "{}", grid.to_bytes().len());
 }

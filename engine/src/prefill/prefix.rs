@@ -10,6 +10,8 @@
 //! first question and a later one compute the same of the same rows. Nothing that goes wrong with a vault costs an answer: it is
 //! noted, and the document is read.
 
+mod foreseen;
+
 use kept_kernels::{PackedRows, RowStore};
 use kept_policies::{Future, PromptShape};
 

@@ -22,6 +22,9 @@ pub struct MethodFacts {
     pub positions: String,
     /// What can be set.
     pub parameters: Vec<ParameterFacts>,
+    /// Whether it can read a document that is longer than the model's context.
+    #[serde(default)]
+    pub streams: bool,
 }
 
 /// A parameter of a method.

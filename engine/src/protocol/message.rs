@@ -118,6 +118,11 @@ pub enum Request {
     },
 }
 
+/// Of a message by a program that knew no cells.
+fn one() -> usize {
+    1
+}
+
 impl Request {
     /// Whether a frame of bytes follows.
     pub fn has_bytes(&self) -> bool {
@@ -187,6 +192,9 @@ pub enum Reply {
         /// If not, the sentence that says so; else, where the document is longer than the model's context, the one that says how it
         /// will be read.
         message: Option<String>,
+        /// It is longer than the model's context: only [`MethodFacts::streams`] can read it, and approximately.
+        #[serde(default)]
+        streams: bool,
     },
     /// What a question would cost.
     Estimate {
@@ -195,8 +203,8 @@ pub enum Reply {
         /// The figures.
         estimate: Estimate,
     },
-    /// The prompt is made. Bytes follow: for every token of the document its end in UTF-16 code units of the text, `u32`
-    /// little endian, ascending (see [`crate::ends16`]).
+    /// The prompt is made. Bytes follow: for every cell of the map ([`crate::MapGrid::bounded`]), in most documents every token, its end
+    /// in UTF-16 code units of the text, `u32` little endian, ascending (see [`crate::ends16`]).
     Prompt {
         /// Of the question.
         ticket: u64,
@@ -204,6 +212,9 @@ pub enum Reply {
         prompt_tokens: usize,
         /// Tokens of the document.
         document_tokens: usize,
+        /// Tokens of the document that a cell of the map stands for.
+        #[serde(default = "one")]
+        tokens_per_cell: usize,
         /// Layers that the method cuts; [`Reply::Layer`] counts these alone.
         layers: usize,
         /// `[layers of the model]`: how many of the last positions each attends to; nothing for those that the method cuts.
@@ -213,8 +224,8 @@ pub enum Reply {
         /// The full cache of the prompt.
         kv_bytes_full: u64,
     },
-    /// A layer was cut, or what it keeps has changed. Bytes follow: `[document tokens]` u8, the kv heads that keep each
-    /// (255 at most; no model has more).
+    /// A layer was cut, or what it keeps has changed. Bytes follow: `[cells]` u8, the slots that keep each: of a token the kv heads
+    /// that keep it (255 at most; no model has more).
     Layer {
         /// Of the question.
         ticket: u64,

@@ -232,6 +232,12 @@ pub async fn clear_conversation(wiring: Desktop<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Removes what is kept on disk of documents, but what is in use; the outcome comes as events.
+#[tauri::command]
+pub async fn clear_vault(wiring: Desktop<'_>) -> Result<(), String> {
+    wiring.with(Desk::clear_vault)
+}
+
 /// Starts the engine anew.
 #[tauri::command]
 pub async fn restart_worker(wiring: Desktop<'_>) -> Result<(), String> {
@@ -286,7 +292,7 @@ pub async fn map_token(wiring: Desktop<'_>, turn: u64, token: usize) -> Result<T
     map_views::token(&map, document.as_deref(), token).ok_or_else(|| {
         format!(
             "This map has {} tokens; there is no token {token}.",
-            map.tokens()
+            map.cells()
         )
     })
 }

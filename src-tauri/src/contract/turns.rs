@@ -38,6 +38,22 @@ pub struct Estimate {
     pub memory: Memory,
     /// What a person should know besides.
     pub note: Option<String>,
+    /// What `auto` would take.
+    pub chosen: Option<Chosen>,
+    /// Tokens of the prompt that need no reading: they are in the vault.
+    pub tokens_from_vault: usize,
+}
+
+/// What `auto` took, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Chosen {
+    /// The method's name.
+    pub method: String,
+    /// Rows per kv head.
+    pub rows: usize,
+    /// Why, in one sentence.
+    pub reason: String,
 }
 
 /// A passage that an answer stands on.
@@ -138,6 +154,15 @@ pub struct Facts {
     pub tokens_per_second: f64,
     /// What a person should know besides, one sentence each.
     pub notes: Vec<String>,
+    /// What was taken, where `auto` was asked for.
+    #[serde(default)]
+    pub chosen: Option<Chosen>,
+    /// Tokens of the prompt that were not read: they came from the vault.
+    #[serde(default)]
+    pub tokens_from_vault: usize,
+    /// It was read in streaming mode, which is approximate.
+    #[serde(default)]
+    pub streamed: bool,
 }
 
 /// A question with its answer.
@@ -165,7 +190,7 @@ pub struct Turn {
     /// Where the answer comes from.
     pub sources: Vec<Source>,
     /// Once it has ended well.
-    pub facts: Option<Facts>,
+    pub facts: Option<Box<Facts>>,
     /// A map can be asked for.
     pub has_map: bool,
     /// The model was let think before it answered.
@@ -199,9 +224,11 @@ pub struct Progress {
     pub tokens_per_second: f64,
     /// At that speed.
     pub seconds_left: f64,
+    /// Tokens besides that come from the vault and need no reading.
+    pub tokens_from_vault: usize,
 }
 
-/// One token of a map.
+/// One token of a map; in maps of very long documents several.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSlots {
@@ -213,10 +240,12 @@ pub struct TokenSlots {
     pub kept: u32,
     /// Layer-head slots in all.
     pub slots: u32,
-    /// Per layer: kv heads that hold it.
+    /// Per layer: slots that hold it.
     pub per_layer: Vec<u8>,
-    /// Kv heads per layer.
+    /// Its slots in a layer: the kv heads, where it is one token.
     pub kv_heads: usize,
+    /// Tokens that it stands for.
+    pub tokens: usize,
     /// Its page.
     pub page: Option<u32>,
 }

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use kept_engine::AUTO;
+use kept_engine::policies;
 use kept_engine::protocol::{AnswerFacts, MethodChoice, Request};
 use tokio::sync::oneshot;
 
@@ -9,6 +11,7 @@ use super::facts::{finish, memory};
 use super::models::{assigned, check_choice};
 use super::{Desk, Running, Save};
 use crate::contract::{AppEvent, Choice, Estimate, Life, Memory, Progress, Turn, TurnState};
+use crate::sample;
 use crate::sentences::{self, for_window};
 
 impl Desk {
@@ -37,6 +40,7 @@ impl Desk {
             return Err(sentences::BUSY_COMPARING.to_owned());
         }
         check_choice(&choice)?;
+        self.can_read(&choice)?;
         let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
         let thinking = self.thinking && can_think;
         let id = self.next_turn;
@@ -68,7 +72,7 @@ impl Desk {
             ticket,
             question: question.to_owned(),
             method: method_of(&choice),
-            budget: choice.budget,
+            budget: self.budget_of(&choice),
             max_tokens: self.settings.max_tokens,
             temperature: 0.0,
             seed: 0,
@@ -116,6 +120,32 @@ impl Desk {
         }
     }
 
+    /// Whether this method can read the document: one that is longer than the model's context is read by few.
+    fn can_read(&self, choice: &Choice) -> Result<(), String> {
+        let able = policies::STREAMING.contains(&choice.method.as_str()) || choice.method == AUTO;
+        match self.document.as_ref().map(|d| &d.streaming) {
+            Some(Some(_)) if !able => Err(sentences::cannot_stream(&choice.method)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The budget as the engine is told it. The sample is short enough to be kept whole, which would show nothing of what Kept does:
+    /// left to itself, the choice is made for a quarter of it, and says so.
+    fn budget_of(&self, choice: &Choice) -> Option<String> {
+        let (streams, sample) = self.how_it_is_read();
+        let left_to_itself = choice.method == AUTO && choice.budget.is_none();
+        match left_to_itself && sample && !streams {
+            true => Some(sample::BUDGET.to_owned()),
+            false => choice.budget.clone(),
+        }
+    }
+
+    /// Whether the document is read in streaming mode, and whether it is the sample.
+    pub(super) fn how_it_is_read(&self) -> (bool, bool) {
+        let document = self.document.as_ref();
+        document.map_or((false, false), |d| (d.streaming.is_some(), d.sample))
+    }
+
     /// What a question would cost; the receiver gets the answer.
     pub fn estimate(
         &mut self,
@@ -123,6 +153,7 @@ impl Desk {
     ) -> Result<oneshot::Receiver<Result<Estimate, String>>, String> {
         self.ready_for_questions()?;
         check_choice(&choice)?;
+        self.can_read(&choice)?;
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.estimates.insert(ticket, send);
@@ -130,7 +161,7 @@ impl Desk {
             Request::Estimate {
                 ticket,
                 method: method_of(&choice),
-                budget: choice.budget,
+                budget: self.budget_of(&choice),
             },
             None,
         );
@@ -298,7 +329,12 @@ impl Desk {
                 _ => TurnState::Done,
             };
             self.running_ended();
-            self.end_turn(turn, state, |turn| finish(turn, answer));
+            let (_, sample) = self.how_it_is_read();
+            let kept = answer.vault.written;
+            self.end_turn(turn, state, |turn| finish(turn, answer, sample));
+            if kept {
+                self.look_into_vault();
+            }
         } else {
             self.ended_unheard(ticket);
         }

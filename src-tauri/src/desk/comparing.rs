@@ -45,6 +45,9 @@ impl Desk {
             return Err(sentences::too_many_runs(runs.len(), MOST_RUNS));
         }
         runs.iter().try_for_each(check_choice)?;
+        if self.how_it_is_read().0 {
+            return Err(sentences::COMPARE_STREAMED.to_owned());
+        }
         let ticket = self.ticket();
         let max_tokens = self.settings.max_tokens.min(ANSWER_TOKENS);
         let request = Request::Compare {

@@ -30,8 +30,10 @@ pub struct OpenDocument {
     pub tokens: Option<usize>,
     /// It has more than that.
     pub more_tokens: bool,
-    /// Why the open model cannot read the whole of it.
+    /// Why the open model cannot read it at all.
     pub too_long: Option<String>,
+    /// How it is read where it is longer than the open model's context.
+    pub streaming: Option<String>,
 }
 
 impl OpenDocument {
@@ -65,6 +67,7 @@ impl OpenDocument {
             tokens: None,
             more_tokens: false,
             too_long: None,
+            streaming: None,
         }
     }
 
@@ -82,6 +85,7 @@ impl OpenDocument {
             tokens: self.tokens,
             more_tokens: self.more_tokens,
             too_long: self.too_long.clone(),
+            streaming: self.streaming.clone(),
             sample: self.sample,
             suggestions: match self.sample {
                 true => sample::suggestions(),
@@ -273,33 +277,27 @@ impl Desk {
         self.title();
     }
 
+    /// `context` is the model's, where the document is longer and will be read in streaming mode.
     pub(super) fn tokens_counted(
         &mut self,
         tokens: usize,
         more_tokens: bool,
-        fits: bool,
-        message: Option<String>,
-        context: usize,
+        refusal: Option<String>,
+        context: Option<usize>,
     ) {
-        if self.model.is_none() {
+        let Some(model) = &self.model else {
             return; // of a model that is no longer wanted
-        }
+        };
+        let model = model.name.clone();
         let Some(document) = &mut self.document else {
             return;
         };
         let document = Arc::make_mut(document);
         document.tokens = Some(tokens);
         document.more_tokens = more_tokens;
-        // The engine could read it in streaming mode; the window has no way to say what that means yet, so it refuses.
-        let whole = tokens <= context;
-        document.too_long = match fits && whole {
-            true => None,
-            false => Some(
-                message
-                    .filter(|_| !fits)
-                    .unwrap_or_else(|| sentences::too_long(&document.info.name, tokens, context)),
-            ),
-        };
+        document.too_long = refusal;
+        let streams = |context| sentences::streams(tokens, more_tokens, &model, context);
+        document.streaming = context.map(streams);
         self.tell_document();
     }
 
@@ -315,6 +313,7 @@ impl Desk {
         document.tokens = None;
         document.more_tokens = false;
         document.too_long = None;
+        document.streaming = None;
         self.tell_document();
     }
 

@@ -2,8 +2,8 @@
 
 use kept_engine::protocol::{AnswerFacts, MemoryNow};
 
-use crate::contract::{Facts, Memory, Source, Turn};
-use crate::sentences::for_window;
+use crate::contract::{self, Facts, Memory, Source, Turn};
+use crate::sentences::{self, for_window};
 
 /// Memory as the page wants it.
 pub(super) fn memory(now: &MemoryNow) -> Memory {
@@ -18,8 +18,34 @@ pub(super) fn memory(now: &MemoryNow) -> Memory {
     }
 }
 
-/// The end of a turn that was answered.
-pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts) {
+/// What `auto` took for a prompt of `tokens` tokens, and why, as the page shows it. `sample`: of the sample, which is never kept whole.
+pub(super) fn chosen_of(
+    chosen: &kept_engine::Chosen,
+    tokens: usize,
+    sample: bool,
+) -> contract::Chosen {
+    contract::Chosen {
+        method: chosen.method.name.clone(),
+        rows: chosen.rows,
+        reason: sentences::chosen(chosen, tokens, sample),
+    }
+}
+
+/// What is to be said of an answer beside what was chosen and how it was read, which have places of their own.
+fn notes(answer: &AnswerFacts) -> Vec<String> {
+    let chose = |note: &str| answer.chosen.is_some() && note.starts_with("chose ");
+    let streamed = |note: &str| answer.streamed && note.contains("in streaming mode");
+    let others = answer.notes.iter();
+    let others = others.filter(|note| !chose(note) && !streamed(note));
+    let rows = answer.rows_per_layer.iter().max();
+    let said = answer.streamed.then(|| sentences::streamed(rows.copied()));
+    said.into_iter()
+        .chain(others.map(|note| for_window(note)))
+        .collect()
+}
+
+/// The end of a turn that was answered; `sample` as for [`chosen_of`].
+pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
     let finish = match answer.finish {
@@ -28,7 +54,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts) {
         kept_engine::Finish::Context => "context",
         kept_engine::Finish::Stopped => "stopped",
     };
-    turn.facts = Some(Facts {
+    turn.facts = Some(Box::new(Facts {
         finish: finish.to_owned(),
         prompt_tokens: answer.prompt_tokens,
         answer_tokens: answer.answer_tokens,
@@ -39,8 +65,12 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts) {
         prefill_seconds: answer.prefill_seconds,
         decode_seconds: answer.decode_seconds,
         tokens_per_second: answer.decode_tokens_per_second,
-        notes: answer.notes.iter().map(|note| for_window(note)).collect(),
-    });
+        notes: notes(&answer),
+        chosen: (answer.chosen.as_deref())
+            .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
+        tokens_from_vault: answer.vault.tokens_from_vault,
+        streamed: answer.streamed,
+    }));
     turn.sources = answer
         .sources
         .into_iter()

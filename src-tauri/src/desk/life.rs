@@ -26,6 +26,7 @@ impl Desk {
         self.send_model();
         self.say_document();
         self.send_opening();
+        self.say_keeping();
     }
 
     /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
@@ -83,6 +84,7 @@ impl Desk {
         self.generation = 0;
         self.model_in_flight = None;
         self.document_in_flight = None;
+        self.clearing = None;
         for (_, waiting) in self.estimates.drain() {
             // Nobody may be waiting any more.
             let _ = waiting.send(Err(reason.to_owned()));
@@ -127,6 +129,7 @@ fn method_facts(method: protocol::MethodFacts) -> MethodFacts {
         keeps: method.keeps,
         acts: method.acts,
         positions: method.positions,
+        streams: method.streams,
         parameters: method
             .parameters
             .into_iter()

@@ -66,16 +66,8 @@ impl Desk {
         self.map_order.clear();
     }
 
-    /// The prompt is made: `ends16` has the end of each document token, in UTF-16 units.
-    pub(super) fn map_begins(
-        &mut self,
-        turn: u64,
-        layers: usize,
-        kv_heads: usize,
-        ends16: Vec<u32>,
-        windows: Vec<Option<usize>>,
-    ) {
-        let map = MapGrid::new(layers, kv_heads, ends16);
+    /// The prompt is made: `map` has no layer yet.
+    pub(super) fn map_begins(&mut self, turn: u64, map: MapGrid, windows: Vec<Option<usize>>) {
         self.remember_map(turn, Arc::new(Mutex::new(map)));
         if let Some(turn) = self.turn_mut(turn) {
             turn.has_map = true;

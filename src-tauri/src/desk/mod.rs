@@ -13,6 +13,7 @@ mod maps;
 mod models;
 mod replies;
 mod thin;
+mod vault;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -25,7 +26,8 @@ use tokio::sync::oneshot;
 
 use crate::contract::{
     AppEvent, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
-    NoticeKind, Place, Settings, Snapshot, Theme, Turn, WorkerState, ordinary_zoom,
+    NoticeKind, Place, Settings, Snapshot, Theme, Turn, Vault, WorkerState, ordinary_zoom,
+    usual_keeping,
 };
 use crate::library::BegunDownload;
 pub use documents::{OpenDocument, file_name};
@@ -228,6 +230,10 @@ pub struct Desk {
     thinking: bool,
     /// The drag over the window: its number and its files.
     drag: Option<(u64, usize)>,
+    /// What is kept of documents, once the worker has said so.
+    vault: Option<Vault>,
+    /// The request to remove it all, until it is answered.
+    clearing: Option<u64>,
     worker: WorkerState,
     /// Of the worker that lives now; 0 while none has said hello.
     generation: u64,
@@ -285,6 +291,8 @@ impl Desk {
             draft: remembered.draft,
             thinking: remembered.thinking,
             drag: None,
+            vault: None,
+            clearing: None,
             worker: WorkerState {
                 state: Life::Starting,
                 message: None,
@@ -334,6 +342,7 @@ impl Desk {
             draft: self.draft.clone(),
             thinking: self.thinking,
             worker: self.worker.clone(),
+            vault: self.vault.clone(),
             saves: self.saves,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -420,11 +429,13 @@ pub fn default_settings() -> Settings {
     Settings {
         theme: Theme::System,
         model: kept_engine::MINI.to_owned(),
-        method: "snapkv".to_owned(),
+        method: kept_engine::AUTO.to_owned(),
         parameters: BTreeMap::new(),
         budget: None,
         max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
         zoom: ordinary_zoom(),
+        keep: usual_keeping(),
+        keep_budget: None,
     }
 }
 

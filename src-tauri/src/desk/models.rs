@@ -8,6 +8,7 @@ use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
 use tokio::sync::oneshot;
 
+use super::vault::check_keeping;
 use super::{Desk, Effect, ModelEntry, Save, Wanted};
 use crate::contract::{
     AppEvent, Choice, FitLine, Inspection, Life, ModelChoice, ModelFacts, NoticeKind, Parameters,
@@ -85,9 +86,12 @@ impl Desk {
         if !ZOOM.contains(&settings.zoom) {
             return Err(sentences::zoom(settings.zoom, &ZOOM));
         }
+        check_keeping(&settings)?;
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
             return Err(sentences::unknown_model(&settings.model));
         }
+        let keeping = |settings: &Settings| (settings.keep.clone(), settings.keep_budget.clone());
+        let keeping_changed = keeping(&settings) != keeping(&self.settings);
         let model_changed = settings.model != self.settings.model;
         if model_changed && self.is_busy() {
             return Err(sentences::BUSY_MODEL.to_owned());
@@ -99,6 +103,9 @@ impl Desk {
         self.save(Save::Settings(self.settings.clone()));
         if model_changed {
             self.open_model();
+        }
+        if keeping_changed {
+            self.say_keeping();
         }
         Ok(self.settings.clone())
     }

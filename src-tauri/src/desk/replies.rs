@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::Phase as EnginePhase;
 use kept_engine::protocol::{self, Failure, Reply};
+use kept_engine::{MapGrid, Phase as EnginePhase};
 
 use super::Desk;
-use super::facts::memory;
+use super::facts::{chosen_of, memory};
 use crate::contract::{
-    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, TurnState,
+    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, TurnState, Vault,
 };
 use crate::sentences::for_window;
 
@@ -36,23 +36,29 @@ impl Desk {
                 context,
                 fits,
                 message,
+                streams,
             } => {
-                let message = message.map(|message| for_window(&message));
-                self.tokens_counted(tokens, at_least, fits, message, context);
+                let refusal = message.filter(|_| !fits);
+                let refusal = refusal.map(|message| for_window(&message));
+                let context = streams.then_some(context);
+                self.tokens_counted(tokens, at_least, refusal, context);
             }
             Reply::Inspected { ticket, inspection } => self.inspected(ticket, Ok(*inspection)),
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
             Reply::Prompt {
                 ticket,
                 document_tokens,
+                tokens_per_cell,
                 layers,
                 kv_heads,
                 windows,
                 ..
             } => {
                 if let Some(turn) = self.turn_of(ticket) {
-                    let ends = words(&bytes, document_tokens)?;
-                    self.map_begins(turn, layers, kv_heads, ends, windows);
+                    let per_cell = tokens_per_cell.max(1);
+                    let ends = words(&bytes, document_tokens.div_ceil(per_cell))?;
+                    let map = MapGrid::of_cells(layers, kv_heads, per_cell, ends);
+                    self.map_begins(turn, map, windows);
                 }
             }
             Reply::Layer { ticket, layer } => {
@@ -74,8 +80,22 @@ impl Desk {
                     self.set_state(turn, TurnState::Answering);
                 }
             }
-            // Nobody asks for it yet.
-            Reply::Vaults { .. } => {}
+            Reply::Vaults {
+                ticket,
+                folder,
+                documents,
+                bytes,
+                budget,
+                ..
+            } => {
+                let vault = Vault {
+                    folder,
+                    documents,
+                    bytes,
+                    budget,
+                };
+                self.vault_told(ticket, vault);
+            }
             Reply::Token { ticket, text } => {
                 if let Some(turn) = self.turn_of(ticket) {
                     self.text_arrived(now, turn, &text);
@@ -123,6 +143,7 @@ impl Desk {
                 self.compared(ticket, state, error);
             }
             (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, message, stopped),
+            (Failure::Vaults, _) => self.vault_failed(message),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");
                 let message = for_window(message);
@@ -133,7 +154,16 @@ impl Desk {
 
     fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, String>) {
         if let Some(waiting) = self.estimates.remove(&ticket) {
+            let (streams, sample) = self.how_it_is_read();
             let estimate = estimate.map(|estimate| Estimate {
+                chosen: (estimate.chosen.as_deref())
+                    .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
+                tokens_from_vault: estimate.tokens_from_vault,
+                note: match streams {
+                    // The document's own sentence says it.
+                    true => None,
+                    false => besides(&estimate).map(|note| for_window(&note)),
+                },
                 prompt_tokens: estimate.prompt_tokens,
                 rows: estimate.rows,
                 memory: Memory {
@@ -145,12 +175,21 @@ impl Desk {
                     available: None,
                     total: None,
                 },
-                note: estimate.note.map(|note| for_window(&note)),
             });
             // The page may have stopped waiting.
             let _ = waiting.send(estimate);
         }
     }
+}
+
+/// What is said of an estimate besides what was chosen and why.
+fn besides(estimate: &protocol::Estimate) -> Option<String> {
+    let note = estimate.note.as_deref()?;
+    let chosen = estimate.chosen.as_deref();
+    let chosen = chosen.map_or(String::new(), |c| format!("auto chooses {}", c.reason));
+    let rest = note.strip_prefix(&chosen).unwrap_or(note);
+    let rest = rest.trim_start_matches("; ");
+    (!rest.is_empty()).then(|| rest.to_owned())
 }
 
 fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
@@ -163,6 +202,7 @@ fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
         tokens_total: progress.tokens_total,
         tokens_per_second: progress.tokens_per_second,
         seconds_left: progress.seconds_left,
+        tokens_from_vault: progress.tokens_from_vault,
     }
 }
 

@@ -2,6 +2,7 @@
 //! from their crates; [`for_window`] only takes the terminal's flags out of it.
 
 mod hub;
+mod reading;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -9,6 +10,9 @@ use std::path::Path;
 use kept_engine::policies::PolicyError;
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
+pub use self::reading::{
+    COMPARE_STREAMED, cannot_stream, chosen, keep_budget, keeping, streamed, streams, vault_cleared,
+};
 use crate::desk::file_name;
 
 /// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
@@ -115,13 +119,6 @@ pub fn not_saved(folder: &Path) -> String {
     format!(
         "This conversation is not saved, because Kept cannot write to its folder {}: make room or rights there and start Kept again.",
         file_name(folder)
-    )
-}
-
-/// The document exceeds the model's context.
-pub fn too_long(name: &str, tokens: usize, context: usize) -> String {
-    format!(
-        "{name} has {tokens} tokens, more than the {context} this model reads: choose a model with a longer context or a shorter document."
     )
 }
 

@@ -160,6 +160,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 acts: String::new(),
                 positions: String::new(),
                 parameters: Vec::new(),
+                streams: true,
             }),
         ),
         (
@@ -178,6 +179,8 @@ fn every_shape_has_the_fields_of_the_contract() {
                 rows: 0,
                 memory: memory(),
                 note: None,
+                chosen: None,
+                tokens_from_vault: 0,
             }),
         ),
         (
@@ -205,8 +208,20 @@ fn every_shape_has_the_fields_of_the_contract() {
                 decode_seconds: 0.0,
                 tokens_per_second: 0.0,
                 notes: Vec::new(),
+                chosen: None,
+                tokens_from_vault: 0,
+                streamed: false,
             }),
         ),
+        (
+            "Chosen",
+            fields(&Chosen {
+                method: String::new(),
+                rows: 0,
+                reason: String::new(),
+            }),
+        ),
+        ("Vault", fields(&vault())),
         (
             "TokenSlots",
             fields(&TokenSlots {
@@ -216,6 +231,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 slots: 0,
                 per_layer: Vec::new(),
                 kv_heads: 0,
+                tokens: 1,
                 page: None,
             }),
         ),
@@ -311,6 +327,9 @@ fn every_event_has_the_fields_of_the_contract() {
             error: None,
         },
         AppEvent::Thinking { thinking: true },
+        AppEvent::Vault {
+            vault: Some(vault()),
+        },
         AppEvent::Library {
             library: Box::new(library()),
         },
@@ -351,6 +370,7 @@ fn words_are_those_of_the_contract() {
         (&Place::Comparison, "comparison"),
         (&ComparisonState::Stopped, "stopped"),
         (&Place::Models, "models"),
+        (&Place::Settings, "settings"),
         (&Suits::TooLarge, "tooLarge"),
         (&DownloadState::Stopping, "stopping"),
         (&NoticeKind::Error, "error"),

@@ -116,6 +116,15 @@ pub fn memory() -> Memory {
     }
 }
 
+pub fn vault() -> Vault {
+    Vault {
+        folder: String::new(),
+        documents: 0,
+        bytes: 0,
+        budget: 0,
+    }
+}
+
 pub fn progress() -> Progress {
     Progress {
         phase: Phase::Reading,
@@ -123,6 +132,7 @@ pub fn progress() -> Progress {
         tokens_total: 0,
         tokens_per_second: 0.0,
         seconds_left: 0.0,
+        tokens_from_vault: 0,
     }
 }
 

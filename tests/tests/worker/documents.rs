@@ -94,8 +94,9 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
                 context,
                 fits,
                 message,
+                streams,
             } => {
-                assert!(fits && tokens > context, "{tokens} {context}");
+                assert!(fits && streams && tokens > context, "{tokens} {context}");
                 // Four samples are counted to their end.
                 assert!(!at_least, "{tokens}");
                 let said = message.expect("how it will be read");

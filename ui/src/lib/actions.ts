@@ -136,6 +136,7 @@ export class Actions {
     if (await this.useModel(model, null)) await this.cancelDownload(download)
   }
 
+  clearVault = () => this.#try('settings', calls.clearVault())
   stopComparison = () => this.#try('comparison', calls.stopComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())
   replaceDocument = (replace: boolean) => this.#try('document', calls.replaceDocument(replace))

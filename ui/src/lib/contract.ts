@@ -26,6 +26,7 @@ export interface Settings {
   theme: Theme
   /** An entry of `Snapshot.models`, by its `id`. */
   model: string
+  /** A method's name, or `auto`. */
   method: string
   /** What was set for each method, by its name. */
   parameters: Record<string, Parameters>
@@ -34,6 +35,20 @@ export interface Settings {
   maxTokens: number
   /** Size of the text, in percent. */
   zoom: number
+  /** How what was read is kept on disk for later questions: `q8_0`, `f16` or `off`. */
+  keep: string
+  /** What that may take on disk, such as `20GiB`; null takes the engine's default. */
+  keepBudget: string | null
+}
+
+/** What is kept on disk of documents that were read. */
+export interface Vault {
+  /** Where it lies, to be written out. */
+  folder: string
+  documents: number
+  bytes: number
+  /** Bytes that it may take. */
+  budget: number
 }
 
 export interface ModelChoice {
@@ -79,6 +94,8 @@ export interface MethodFacts {
   acts: string
   positions: string
   parameters: ParameterFacts[]
+  /** It can read a document that is longer than the model's context. */
+  streams: boolean
 }
 
 export interface PageRange {
@@ -103,8 +120,10 @@ export interface DocumentFacts {
   tokens: number | null
   /** It has more tokens than that: far too long to be counted to the end. */
   moreTokens: boolean
-  /** A sentence if the open model cannot read the whole of it. */
+  /** A sentence if the open model cannot read it at all. */
   tooLong: string | null
+  /** A sentence if it is longer than the open model's context: it is read in streaming mode, which is approximate. */
+  streaming: string | null
   sample: boolean
   /** Questions to offer in an empty conversation (the sample's); empty for other documents. */
   suggestions: string[]
@@ -126,6 +145,19 @@ export interface Estimate {
   rows: number
   memory: Memory
   note: string | null
+  /** What `auto` would take. */
+  chosen: Chosen | null
+  /** Tokens of the prompt that need no reading: they are in the vault. */
+  tokensFromVault: number
+}
+
+/** What `auto` took, and why. */
+export interface Chosen {
+  method: string
+  /** Rows per kv head. */
+  rows: number
+  /** One sentence. */
+  reason: string
 }
 
 export interface Source {
@@ -155,6 +187,12 @@ export interface Facts {
   decodeSeconds: number
   tokensPerSecond: number
   notes: string[]
+  /** What was taken, where `auto` was asked for. */
+  chosen: Chosen | null
+  /** Tokens of the prompt that were not read: they came from the vault. */
+  tokensFromVault: number
+  /** It was read in streaming mode, which is approximate. */
+  streamed: boolean
 }
 
 /** A question with its answer. */
@@ -190,6 +228,8 @@ export interface Progress {
   tokensTotal: number
   tokensPerSecond: number
   secondsLeft: number
+  /** Tokens besides that come from the vault and need no reading. */
+  tokensFromVault: number
 }
 
 /** The engine's process. */
@@ -215,12 +255,14 @@ export interface Snapshot {
   /** Models that can think do so before they answer, in this conversation. */
   thinking: boolean
   worker: WorkerState
+  /** null until the engine has said so, or where nothing can be kept. */
+  vault: Vault | null
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
 }
 
-export type NoticePlace = 'document' | 'model' | 'models' | 'conversation' | 'comparison'
+export type NoticePlace = 'document' | 'model' | 'models' | 'conversation' | 'comparison' | 'settings'
 
 export type AppEvent =
   | { event: 'worker'; worker: WorkerState }
@@ -245,6 +287,8 @@ export type AppEvent =
   | { event: 'comparisonProgress'; comparison: number; run: number | null; progress: Progress }
   | { event: 'comparisonEnded'; comparison: number; state: ComparisonState; error: string | null }
   | { event: 'thinking'; thinking: boolean }
+  /** What is kept on disk has changed. */
+  | { event: 'vault'; vault: Vault | null }
   /** What was found, whenever that changes after `look_for_models`. */
   | { event: 'library'; library: Library }
   /** All downloads of the list, whenever one changes. At most about 10 a second. */
@@ -256,14 +300,18 @@ export type AppEvent =
   /** One sentence, to be shown where the person looks. */
   | { event: 'notice'; kind: 'error' | 'info'; where: NoticePlace; message: string }
 
+/** One token of a map; in maps of very long documents several, side by side. */
 export interface TokenSlots {
   start: number
   end: number
   kept: number
   slots: number
-  /** Per layer: kv heads that hold it. */
+  /** Per layer: slots that hold it. */
   perLayer: number[]
+  /** Its slots in a layer: the kv heads, where it is one token. */
   kvHeads: number
+  /** Tokens that it stands for. */
+  tokens: number
   page: number | null
 }
 
@@ -308,13 +356,15 @@ export interface TableRow {
  * replace_document({ replace })                 -> null          the person's word on the file that waits
  * clear_conversation()                          -> null          events: 'document' with no turns
  * restart_worker()                              -> null
- * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token
+ * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token (of
+ *                                                                each few of them, where there are very many)
  * map_counts({ turn, layer: number | null })    -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it
  * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
  * set_thinking({ thinking })                    -> null          event: 'thinking'
+ * clear_vault()                                 -> null          but what is in use; events: 'vault' and a 'notice'
  * look_for_models()                             -> null          events: 'library' and 'downloads'
  * add_model_folder()                            -> null          system's dialog; the outcome comes as 'library'
  * forget_model_folder({ id })                   -> null          its files stay
@@ -369,4 +419,5 @@ export type CommandName =
   | 'pause_download'
   | 'cancel_download'
   | 'set_thinking'
+  | 'clear_vault'
   | 'report'

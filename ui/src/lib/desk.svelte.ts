@@ -21,12 +21,14 @@ import type {
   Snapshot,
   Turn,
   TurnState,
+  Vault,
   WorkerState,
 } from './contract'
 import { percent } from './format'
+import { AUTO, AUTOMATIC } from './methods'
 import { parted } from './thoughts'
 
-export type Place = NoticePlace | 'budget' | 'settings'
+export type Place = NoticePlace | 'budget'
 
 export interface Notice {
   id: number
@@ -51,11 +53,13 @@ export class Desk {
   settings = $state.raw<Settings>({
     theme: 'system',
     model: 'mini',
-    method: 'snapkv',
+    method: AUTO,
     parameters: {},
     budget: null,
     maxTokens: 512,
     zoom: 100,
+    keep: 'q8_0',
+    keepBudget: null,
   })
   models = $state.raw<ModelChoice[]>([])
   model = $state.raw<ModelFacts | null>(null)
@@ -73,6 +77,8 @@ export class Desk {
   /** The file that would replace a conversation in which something still runs. */
   replacing = $state<string | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
+  /** What is kept on disk of documents that were read. */
+  vault = $state.raw<Vault | null>(null)
   saves = $state(true)
   version = $state('')
 
@@ -108,11 +114,17 @@ export class Desk {
   /** The question that runs. One at a time. */
   running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
-  method = $derived(this.methods.find((method) => method.name === this.settings.method) ?? null)
+  /** All that can be chosen: Automatic, then the engine's. */
+  offered = $derived<MethodFacts[]>([AUTOMATIC, ...this.methods])
+  method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)
+  /** The document is longer than the model's context, and the chosen method cannot read it so. */
+  stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
   /** Why the chosen budget cannot be had; null when it can, or when the reason lies elsewhere. */
   budgetError = $derived(
-    this.document && !this.document.tooLong && this.model && this.worker.state === 'ready' ? this.estimateError : null,
+    this.document && !this.document.tooLong && !this.stuck && this.model && this.worker.state === 'ready'
+      ? this.estimateError
+      : null,
   )
   budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
   /** What is set of the chosen method's parameters. */
@@ -136,6 +148,7 @@ export class Desk {
     this.draft = snapshot.draft
     this.thinking = snapshot.thinking
     this.worker = snapshot.worker
+    this.vault = snapshot.vault
     this.saves = snapshot.saves
     this.version = snapshot.version
     this.selected = snapshot.turns.at(-1)?.id ?? null
@@ -199,6 +212,9 @@ export class Desk {
         return this.#takeComparison(event)
       case 'thinking':
         this.thinking = event.thinking
+        return
+      case 'vault':
+        this.vault = event.vault
         return
       case 'library':
         this.library = event.library

@@ -4,6 +4,7 @@
  */
 import type { Choice, MethodFacts, Parameters } from './contract'
 import { label } from './budget'
+import { AUTO, titleOf } from './methods'
 
 /**
  * The words to choose from where a range is nothing but a list of them (`exact, paper or code`); null where something has to be
@@ -37,8 +38,11 @@ export function assignments(parameters: Parameters): string {
 
 /** `SnapKV, 25 %, kernel 5`. */
 export function described(choice: Choice, methods: MethodFacts[]): string {
-  const title = methods.find((method) => method.name === choice.method)?.title ?? choice.method
-  const budget = choice.budget === null ? 'automatic' : label(choice.budget)
-  const parts = [title, choice.method === 'full' ? '' : budget, assignments(choice.parameters)]
+  const budget = choice.budget === null ? (choice.method === AUTO ? '' : 'automatic') : label(choice.budget)
+  const parts = [
+    titleOf(choice.method, methods),
+    choice.method === 'full' ? '' : budget,
+    assignments(choice.parameters),
+  ]
   return parts.filter((part) => part !== '').join(', ')
 }

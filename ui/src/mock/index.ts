@@ -30,6 +30,9 @@ declare global {
 
 const wait = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
+const STREAMING =
+  'This document has 1,234,567 tokens (pieces of words), and Llama 3.1 8B Instruct takes in 131,072 at once. It will be read in streaming mode: piece by piece, letting go of words on the way. Answers are approximate, since what was let go of cannot be found again. A model with a longer context reads it whole.'
+
 export function start(): void {
   const query = new URLSearchParams(location.search)
   const slow = Number(query.get('slow') ?? 1)
@@ -53,11 +56,13 @@ export function start(): void {
   const settings: Settings = {
     theme: (query.get('theme') as Theme | null) ?? 'system',
     model: 'mini',
-    method: 'snapkv',
+    method: 'auto',
     parameters: {},
     budget: null,
     maxTokens: 512,
     zoom: 100,
+    keep: 'q8_0',
+    keepBudget: null,
   }
 
   function open(which: string | null): DocumentFacts | null {
@@ -76,6 +81,7 @@ export function start(): void {
       tokens: new Mind(text, '', layers, kvHeads).ends.length,
       moreTokens: false,
       tooLong: null,
+      streaming: query.has('streaming') ? STREAMING : null,
       sample: which !== 'long',
       suggestions: which === 'long' ? [] : [questions.question, ...questions.more.slice(0, 4).map((m) => m.question)],
     }
@@ -105,7 +111,7 @@ export function start(): void {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [] },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [], streams: false },
       ...[
         ['streaming_llm', 'StreamingLLM', 'arXiv 2309.17453', 'the first tokens and the most recent ones'],
         ['h2o', 'H2O', 'arXiv 2306.14048', 'what all queries so far attended to most, and the most recent tokens'],
@@ -121,7 +127,7 @@ export function start(): void {
         { name: 'pooling', default: 'max', range: 'max or avg', meaning: 'how a score is pooled' },
         { name: 'sinks', default: '4', range: 'a whole number from 0 (0 is the paper\'s)', meaning: 'first tokens that are always kept' },
         { name: 'decode_cap', default: 'off', range: 'a whole number from the budget on', meaning: 'rows per head that the cache is cut back to while answering (not in the paper)' },
-      ] })),
+      ], streams: ['streaming_llm', 'h2o', 'tova', 'treekv', 'ems'].includes(name!) })),
     ], // prettier-ignore
     document: open(query.get('document')),
     opening: null,
@@ -130,6 +136,7 @@ export function start(): void {
     draft: '',
     thinking: false,
     worker: { state: 'ready', message: null },
+    vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
     saves: true,
     version: '0.1.0',
   }
@@ -183,6 +190,7 @@ export function start(): void {
           tokensTotal: tokens,
           tokensPerSecond: 812,
           secondsLeft: ((steps - step) * 40 * slow) / 1000,
+          tokensFromVault: 0,
         },
         memory: memory((kept * step) / steps, full),
       })
@@ -217,6 +225,9 @@ export function start(): void {
         decodeSeconds: 1,
         tokensPerSecond: 61,
         notes: [],
+        chosen: null,
+        tokensFromVault: 0,
+        streamed: false,
       }
     }
     emit({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
@@ -232,7 +243,7 @@ export function start(): void {
     for (let run = -1; run < runs.length; run++) {
       for (let step = 1; step <= 12 && comparing === id; step++) {
         await wait(30 * slow)
-        const progress = { phase: 'reading' as const, tokensDone: (tokens * step) / 12, tokensTotal: tokens, tokensPerSecond: 812, secondsLeft: 1 }
+        const progress = { phase: 'reading' as const, tokensDone: (tokens * step) / 12, tokensTotal: tokens, tokensPerSecond: 812, secondsLeft: 1, tokensFromVault: 0 }
         emit({ event: 'comparisonProgress', comparison: id, run: run < 0 ? null : run, progress })
       }
       if (comparing !== id) return emit({ event: 'comparisonEnded', comparison: id, state: 'stopped', error: null })
@@ -297,7 +308,14 @@ export function start(): void {
         const rows = args.method === 'full' ? tokens : rowsOf(args.budget, tokens)
         if (!Number.isFinite(rows))
           throw `"${String(args.budget)}" is not a budget: write rows (512), a share (25%) or bytes (64MiB).`
-        return { promptTokens: tokens, rows, memory: memory(rows * bytesPerRow, tokens * bytesPerRow), note: null }
+        return {
+          promptTokens: tokens,
+          rows,
+          memory: memory(rows * bytesPerRow, tokens * bytesPerRow),
+          note: null,
+          chosen: null,
+          tokensFromVault: 0,
+        }
       }
       case 'ask': {
         const turn: Turn = {

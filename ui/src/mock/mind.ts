@@ -89,6 +89,7 @@ export class Mind {
       slots: this.layersDone * this.kvHeads,
       perLayer,
       kvHeads: this.kvHeads,
+      tokens: 1,
       page: pageAt(pages, start),
     }
   }

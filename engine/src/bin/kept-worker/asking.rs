@@ -245,14 +245,16 @@ impl Watch for Watching<'_> {
         let layers = model.config().full_layers().count();
         self.opened = opened_thought(model, prompt);
         let ends = ends16(&self.document.document.text, &prompt.spans);
-        let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.positions = prompt.document.clone();
-        self.grid = MapGrid::new(layers, facts.kv_heads, ends);
+        self.grid = MapGrid::bounded(layers, facts.kv_heads, ends);
+        let ends = self.grid.ends16().iter();
+        let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
         self.output.say_with(
             &Reply::Prompt {
                 ticket: self.ticket,
                 prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
+                tokens_per_cell: self.grid.tokens_per_cell(),
                 layers,
                 windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
@@ -263,7 +265,7 @@ impl Watch for Watching<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let counts = kept.counts(self.positions.clone());
+        let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
         if self.grid.layer(layer) == Some(counts.as_slice()) {
             return; // Said before.
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
-use kept_engine::{DocumentLength, Engine, Estimate};
+use kept_engine::{DocumentLength, Engine, EngineError, Estimate};
 
 use crate::asking::{self, Job, Question, Work};
 use crate::comparing::Comparison;
@@ -255,21 +255,25 @@ impl Desk {
 
     fn tell_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
-        let (tokens, at_least, fits, message) = match counted {
+        let (tokens, at_least, refusal, streaming) = match counted {
             Ok(length) => {
                 let refusal = length.too_long.as_ref().map(ToString::to_string);
-                let fits = refusal.is_none();
-                let message = refusal.or_else(|| length.streaming.clone());
-                (length.tokens, length.at_least, fits, message)
+                (
+                    length.tokens,
+                    length.at_least,
+                    refusal,
+                    length.streaming.clone(),
+                )
             }
-            Err(why) => (0, false, false, Some(why.clone())),
+            Err(why) => (0, false, Some(why.clone()), None),
         };
         self.output.say(&Reply::Tokens {
             tokens,
             at_least,
             context: model.facts.context,
-            fits,
-            message,
+            fits: refusal.is_none(),
+            streams: refusal.is_none() && streaming.is_some(),
+            message: refusal.or(streaming),
         });
     }
 
@@ -311,10 +315,12 @@ impl Desk {
                     method,
                     budget,
                 }),
-                Some(length) => match estimate(&model.engine, length, &method, budget) {
-                    Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
-                    Err(why) => self.fail(Some(ticket), what, why),
-                },
+                Some(length) => {
+                    match estimate(&model.engine, length, &method, budget, &self.keeping) {
+                        Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
+                        Err(why) => self.fail(Some(ticket), what, why),
+                    }
+                }
             },
             Request::Ask {
                 question,
@@ -444,6 +450,7 @@ fn estimate(
     length: &Outcome<DocumentLength>,
     method: &MethodChoice,
     budget: Option<String>,
+    keeping: &Keeping,
 ) -> Result<Estimate, String> {
     let length = length.as_ref().map_err(Clone::clone)?;
     if let Some(refusal) = &length.too_long {
@@ -451,9 +458,20 @@ fn estimate(
     }
     let budget = parse_budget(budget.as_deref())?;
     let room = Engine::DEFAULT_MAX_TOKENS;
-    engine
+    let said = |error: EngineError| error.to_string();
+    let mut estimate = engine
         .estimate(&length.prompt, method, budget, room)
-        .map_err(|error| error.to_string())
+        .map_err(said)?;
+    if let Some(vaults) = keeping.vaults() {
+        let (method, budget) = match &estimate.chosen {
+            Some(chosen) => (&chosen.method, Some(Budget::Rows(chosen.rows))),
+            None => (method, budget),
+        };
+        estimate.tokens_from_vault = engine
+            .foresee_vault(&length.begins, &length.prompt, method, budget, room, vaults)
+            .map_err(said)?;
+    }
+    Ok(estimate)
 }
 
 /// The budget as a person wrote it.

@@ -9,12 +9,12 @@ use kept_engine::policies;
 use kept_engine::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
-use kept_engine::{Engine, Method, available_memory, document_notes, total_memory};
+use kept_engine::{AUTO, Engine, Method, available_memory, document_notes, total_memory};
 
 use crate::opening::ModelName;
 
-/// The method that a window begins with.
-const DEFAULT_METHOD: &str = "snapkv";
+/// The method by which it is said how many pages can be read: a common one, at a common price.
+const USUAL_METHOD: &str = "snapkv";
 
 /// The first message.
 pub fn hello() -> Reply {
@@ -25,7 +25,7 @@ pub fn hello() -> Reply {
         threads: threads::count(),
         total_memory: total_memory(),
         methods: policies::methods().iter().map(method).collect(),
-        default_method: DEFAULT_METHOD.to_owned(),
+        default_method: AUTO.to_owned(),
         default_max_tokens: Engine::DEFAULT_MAX_TOKENS,
     }
 }
@@ -45,6 +45,7 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
         acts: info.acts.to_owned(),
         positions: info.positions.to_owned(),
         parameters: info.parameters.iter().map(parameter).collect(),
+        streams: policies::STREAMING.contains(&info.name),
     }
 }
 
@@ -53,7 +54,7 @@ pub fn inspection(engine: &Engine) -> Inspection {
     let model = engine.model();
     let config = model.config();
     let usual = Method {
-        name: DEFAULT_METHOD.to_owned(),
+        name: USUAL_METHOD.to_owned(),
         parameters: Vec::new(),
     };
     Inspection {

@@ -183,6 +183,7 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
         context: 2048,
         fits: false,
         message: Some("sample.txt is too long for mini".into()),
+        streams: false,
     });
     assert_eq!(
         ask(&mut story, "Why?", "snapkv", None),
@@ -341,6 +342,7 @@ fn senseless_replies_are_errors() {
         ticket,
         prompt_tokens: 5,
         document_tokens: 3,
+        tokens_per_cell: 1,
         layers: 2,
         windows: Vec::new(),
         kv_heads: 1,

@@ -151,6 +151,7 @@ fn a_closed_document_leaves_an_empty_desk() {
         context: 9,
         fits: true,
         message: None,
+        streams: false,
     });
     assert_eq!(story.document(), None);
 }
@@ -164,6 +165,7 @@ fn tokens_are_told_and_forgotten_with_the_model() {
         context: 2048,
         fits: true,
         message: None,
+        streams: false,
     });
     assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
     story.desk.choose_model_file("/other.gguf".into());
@@ -207,6 +209,7 @@ fn a_document_far_too_long_has_more_tokens_than_were_counted() {
             context: 2048,
             fits: false,
             message: Some("it is too long".into()),
+            streams: false,
         });
         let document = story.document().expect("a document");
         assert_eq!(

@@ -196,6 +196,7 @@ fn layers_that_are_not_cut_are_told_with_the_turn() {
         ticket,
         prompt_tokens: 5,
         document_tokens: 3,
+        tokens_per_cell: 1,
         layers: 1,
         windows,
         kv_heads: 1,

@@ -6,6 +6,7 @@ mod documents;
 mod library;
 mod life;
 mod models;
+mod vault;
 
 use std::time::{Duration, Instant};
 
@@ -122,6 +123,7 @@ impl Story {
                 ticket,
                 prompt_tokens: 5,
                 document_tokens: 3,
+                tokens_per_cell: 1,
                 layers: 2,
                 windows: Vec::new(),
                 kv_heads: 1,

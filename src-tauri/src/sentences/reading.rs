@@ -1,0 +1,148 @@
+//! Sentences about how a document is read: whole or in streaming mode, by which method and why, and what is kept of it on disk.
+
+use kept_engine::{AUTO, Chosen};
+
+/// A difference that no answer shows, in nats: as where the choice is made.
+const LEVEL: f64 = 0.01;
+
+/// `128,440`.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn title(method: &str) -> &str {
+    match kept_engine::policies::find(method) {
+        Ok(info) => info.title,
+        Err(_) if method == AUTO => "Automatic",
+        Err(_) => method,
+    }
+}
+
+/// Why `auto` took what it took for a prompt of `tokens` tokens. Of the sample not everything is ever kept.
+pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
+    let title = title(&chosen.method.name);
+    if chosen.method.name == "full" {
+        return "The document is short: all of it stays in memory, so nothing is lost.".to_owned();
+    }
+    let Some(kl) = chosen.kl else {
+        return format!(
+            "{title} follows long texts best, in our measurements, of the methods that can read more than the model takes at once."
+        );
+    };
+    let share = (100.0 * chosen.rows as f64 / tokens.max(1) as f64).round();
+    let found = 100.0 * chosen.right.unwrap_or(0.0);
+    let why = match kl <= LEVEL {
+        true => "answers were as with all of it",
+        false => "no method lost less",
+    };
+    let kept = match sample {
+        true => format!("{share:.0} % of the sample is kept, to show what that does"),
+        false => format!("{share:.0} % of the document is kept"),
+    };
+    format!(
+        "{kept}: with {title} {why} in our measurements, and {found:.0} % of hidden facts were found."
+    )
+}
+
+/// A document that is longer than the model's context, said before it is read.
+pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String {
+    let more = if more { "more than " } else { "" };
+    format!(
+        "This document has {more}{} tokens (pieces of words), and {model} takes in {} at once. It will be read in streaming mode: piece by piece, letting go of words on the way. Answers are approximate, since what was let go of cannot be found again. A model with a longer context reads it whole.",
+        grouped(tokens),
+        grouped(context)
+    )
+}
+
+/// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held.
+pub fn streamed(rows: Option<usize>) -> String {
+    let held = rows.map_or(String::new(), |rows| {
+        format!(", holding at most {} at a time", grouped(rows))
+    });
+    format!(
+        "Read in streaming mode, which is approximate: piece by piece{held}; what was let go of could not be found again. The next question reads the document again."
+    )
+}
+
+/// A method that reads documents whole or not at all.
+pub fn cannot_stream(method: &str) -> String {
+    format!(
+        "{} cannot read a document that is longer than the model’s context: choose Automatic, or one of the methods that can.",
+        title(method)
+    )
+}
+
+/// There is nothing to compare with.
+pub const COMPARE_STREAMED: &str = "Methods are compared with the full cache, and this document is longer than the model can hold in one: choose a model with a longer context, or a shorter document.";
+
+/// No way to keep documents.
+pub fn keeping(kind: &str) -> String {
+    format!("What was read is kept as q8_0, f16 or not at all (off); “{kind}” is none of these.")
+}
+
+/// No amount of disk space.
+pub fn keep_budget(typed: &str) -> String {
+    format!("“{typed}” is no amount of disk space: write for example 20 GiB or 500 MiB.")
+}
+
+/// What is left after everything was forgotten that is not in use.
+pub fn vault_cleared(left: usize) -> String {
+    match left {
+        0 => "Nothing is kept any more.".to_owned(),
+        1 => "1 document is in use and stays kept; everything else is forgotten.".to_owned(),
+        left => format!("{left} documents are in use and stay kept; everything else is forgotten."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_engine::Method;
+
+    fn taken(method: &str, rows: usize, kl: Option<f64>) -> Chosen {
+        Chosen {
+            method: Method {
+                name: method.into(),
+                parameters: Vec::new(),
+            },
+            rows,
+            cache: "f32".into(),
+            expected_bytes: 0,
+            free_bytes: None,
+            kl,
+            right: Some(1.0),
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn every_choice_has_its_reason() {
+        let cut = taken("snapkv", 250, Some(0.0008));
+        assert_eq!(
+            chosen(&cut, 1000, false),
+            "25 % of the document is kept: with SnapKV answers were as with all of it in our measurements, and 100 % of hidden facts were found."
+        );
+        assert!(chosen(&cut, 1000, true).starts_with("25 % of the sample"));
+        let little = taken("snapkv", 50, Some(0.2));
+        assert!(chosen(&little, 1000, false).contains("no method lost less"));
+        assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is lost"));
+        assert!(chosen(&taken("ems", 512, None), 100_000, false).starts_with("EMS follows"));
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_methods_have_their_titles() {
+        let said = streams(1_234_567, true, "mini", 8192);
+        assert!(said.contains("more than 1,234,567 tokens") && said.contains("8,192"));
+        assert!(cannot_stream("snapkv").starts_with("SnapKV cannot"));
+        assert!(streamed(Some(2048)).contains("at most 2,048 at a time"));
+        assert!(!streamed(None).contains("holding"));
+    }
+}

@@ -1,0 +1,25 @@
+/** Methods as they are offered: those of the engine, and before them the choice that is made for each document. */
+import type { MethodFacts } from './contract'
+
+/** The setting that leaves the choice to the engine. */
+export const AUTO = 'auto'
+
+export const AUTOMATIC: MethodFacts = {
+  name: AUTO,
+  title: 'Automatic',
+  paper: '',
+  keeps: 'what did best in our measurements, as much of it as suits the document and this computer’s memory',
+  acts: '',
+  positions: '',
+  parameters: [],
+  streams: true,
+}
+
+/** What stands at a method that cannot read the open document. */
+export const NOT_SO_LONG = 'Cannot read a document that is longer than the model’s context.'
+
+/** The name that papers give it. */
+export function titleOf(name: string, methods: readonly MethodFacts[]): string {
+  if (name === AUTO) return AUTOMATIC.title
+  return methods.find((method) => method.name === name)?.title ?? name
+}

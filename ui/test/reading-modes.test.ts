@@ -1,0 +1,243 @@
+/** How a document is read, as the window says it: whole or in streaming mode, from the vault or anew, by the chosen method or another. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import type { Estimate, Facts, Progress } from '../src/lib/contract'
+import { Desk } from '../src/lib/desk.svelte'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { AUTO, titleOf } from '../src/lib/methods'
+import { described } from '../src/lib/parameters'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import Composer from '../src/parts/Composer.svelte'
+import Conversation from '../src/parts/Conversation.svelte'
+import Header from '../src/parts/Header.svelte'
+import MemoryBar from '../src/parts/MemoryBar.svelte'
+import Settings from '../src/parts/Settings.svelte'
+import Frame from './Frame.svelte'
+import { documentFacts, memory, snapshot, turn } from './given'
+
+let asked: { name: string; args: Record<string, unknown> }[]
+let shown: Record<string, unknown> | null = null
+
+beforeEach(() => {
+  asked = []
+  mockIPC((name, args) => {
+    asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
+    return name === 'save_settings' ? (args as { settings: unknown }).settings : null
+  })
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+
+const METHODS = [
+  ['full', 'Full cache', false],
+  ['snapkv', 'SnapKV', false],
+  ['ems', 'EMS', true],
+].map(([name, title, streams]) => ({
+  name: String(name), title: String(title), streams: streams === true, paper: '', keeps: 'a part', acts: '', positions: '', parameters: [],
+})) // prettier-ignore
+
+function given(some: Parameters<typeof documentFacts>[0] = {}, method = 'snapkv'): Kept {
+  const desk = new Desk()
+  const whole = snapshot({ methods: METHODS, document: documentFacts(some) })
+  desk.load({ ...whole, settings: { ...whole.settings, method } })
+  return {
+    desk,
+    actions: new Actions(desk),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, (problem) => expect.fail(String(problem))),
+    reader: new Reader(),
+    find: new Find(),
+    open: () => {},
+    compose: () => {},
+  }
+}
+function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
+  flushSync()
+}
+const find = <T extends HTMLElement = HTMLElement>(id: string) => document.querySelector<T>(`[data-testid=${id}]`)
+const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+const words = (id: string) => find(id)?.textContent?.replace(/\s+/g, ' ').trim()
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 0))
+  flushSync()
+}
+const estimate = (some: Partial<Estimate> = {}): Estimate => ({
+  promptTokens: 1000,
+  rows: 250,
+  memory: memory(),
+  note: null,
+  chosen: null,
+  tokensFromVault: 0,
+  ...some,
+})
+const LONG = { streaming: 'This document has 120,000 tokens. Answers are approximate.', tokens: 120_000 }
+
+describe('before a question', () => {
+  it('says in a line whether the document has to be read', () => {
+    const kept = given()
+    show(Composer, kept)
+    expect(words('how-read')).toContain('Read once, then kept in the vault')
+    kept.desk.estimate = estimate({ tokensFromVault: 960 })
+    flushSync()
+    expect(words('how-read')).toContain('Already read')
+    kept.desk.estimate = estimate({ tokensFromVault: 500 })
+    flushSync()
+    expect(words('how-read')).toContain('50 % of it is in the vault')
+    kept.desk.estimate = estimate()
+    kept.desk.settings = { ...kept.desk.settings, keep: 'off' }
+    flushSync()
+    expect(words('how-read')).toContain('the vault is off')
+    kept.desk.apply({ event: 'document', document: null, turns: [] })
+    flushSync()
+    expect(find('how-read')).toBeNull()
+  })
+
+  it('says that a long document is read approximately, and switches only by a click to a method that can', async () => {
+    const kept = given(LONG)
+    show(Composer, kept)
+    expect(words('streaming')).toContain('answers are approximate')
+    expect(words('streaming')).toContain(LONG.streaming)
+    expect(words('streaming-stuck')).toContain('SnapKV cannot read it so')
+    // Its own words say it: no second sentence in red.
+    kept.desk.estimateError = 'SnapKV cannot read a document that is longer.'
+    expect(kept.desk.budgetError).toBeNull()
+    expect(asked.filter((call) => call.name === 'save_settings')).toEqual([])
+    expect(all('streaming-method').map((b) => b.dataset['value'])).toEqual([AUTO, 'ems'])
+    all('streaming-method')[1]!.click()
+    await settle()
+    expect(kept.desk.settings.method).toBe('ems')
+    expect([find('streaming-stuck'), words('how-read')]).toEqual([
+      null,
+      'It is read anew for every question, piece by piece.',
+    ])
+    // Beside answers it is short, and can be read again.
+    kept.desk.apply({ event: 'turn', turn: turn() })
+    flushSync()
+    expect(words('streaming')).not.toContain(LONG.streaming)
+    find('streaming-more')!.click()
+    flushSync()
+    expect(words('streaming')).toContain(LONG.streaming)
+  })
+
+  it('offers in the menu what can read it, the rest with the reason', async () => {
+    const kept = given(LONG, AUTO)
+    kept.desk.estimate = estimate({ chosen: { method: 'ems', rows: 512, reason: 'EMS follows long texts best.' } })
+    show(Header, kept)
+    expect(words('method-menu')).toBe('Automatic EMS')
+    find('method-menu')!.click()
+    flushSync()
+    expect(words('chosen-why')).toBe('Now EMS. EMS follows long texts best.')
+    const options = all('method-menu-option')
+    expect(options.map((o) => [o.dataset['value'], o.getAttribute('aria-disabled')])).toEqual([
+      [AUTO, 'false'],
+      ['full', 'true'],
+      ['snapkv', 'true'],
+      ['ems', 'false'],
+    ])
+    expect(options[2]!.textContent).toContain('longer than the model’s context')
+    options[2]!.click()
+    await settle()
+    expect(kept.desk.settings.method).toBe(AUTO)
+    options[3]!.click()
+    await settle()
+    expect(kept.desk.settings.method).toBe('ems')
+  })
+})
+
+describe('while it is read, and after', () => {
+  const reading = (some: Partial<Progress>) => ({
+    event: 'progress' as const,
+    turn: 1,
+    progress: {
+      phase: 'reading' as const, tokensDone: 43, tokensTotal: 100, tokensPerSecond: 812, secondsLeft: 2.4, tokensFromVault: 0, ...some,
+    },
+    memory: memory(),
+  }) // prettier-ignore
+
+  it('says what comes from the vault, and that streaming is approximate', () => {
+    const kept = given()
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.desk.apply(reading({ tokensDone: 3, tokensTotal: 6, tokensFromVault: 11_402 }))
+    show(Conversation, kept)
+    expect(words('progress')).toBe('From the vault: 11,402 tokens are not read again')
+    kept.desk.document = documentFacts(LONG)
+    kept.desk.apply(reading({}))
+    flushSync()
+    expect(words('progress')).toBe('Reading in streaming mode, approximate: 43 % · 812 tokens/s · 3 s left')
+  })
+
+  it('says what was chosen and why, and what was not read again', () => {
+    const kept = given()
+    const facts: Facts = {
+      finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
+      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960,
+      chosen: { method: 'snapkv', rows: 250, reason: '25 % of the document is kept.' },
+    } // prettier-ignore
+    kept.desk.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
+    show(Conversation, kept)
+    expect(words('facts')).toBe(
+      '1.0 s to first word · 60 tokens/s · 250 of 1,000 rows a head · 960 tokens from the vault · Automatic chose SnapKV',
+    )
+    expect(words('chosen-reason')).toBe('25 % of the document is kept.')
+    expect(described({ method: AUTO, parameters: {}, budget: '25%' }, METHODS)).toBe('Automatic, 25 %')
+    expect(titleOf('gone', METHODS)).toBe('gone')
+  })
+})
+
+describe('the vault in the settings', () => {
+  const vault = { folder: '/home/ann/.cache/kept/vaults', documents: 2, bytes: 3 << 20, budget: 20 * 2 ** 30 }
+
+  it('shows what is kept, takes the way of keeping, and forgets all at the second click', async () => {
+    const kept = given()
+    show(Settings, kept, { close: () => {} })
+    expect(words('vault-use')).toContain('Nothing is known')
+    expect(find<HTMLButtonElement>('forget-vault')!.disabled).toBe(true)
+    kept.desk.apply({ event: 'vault', vault })
+    flushSync()
+    expect(words('vault-use')).toContain('2 documents, 3.0 MiB of 20.0 GiB')
+    const keep = find<HTMLSelectElement>('settings-keep')!
+    keep.value = 'f16'
+    keep.dispatchEvent(new Event('change', { bubbles: true }))
+    await settle()
+    expect(kept.desk.settings.keep).toBe('f16')
+    const field = find<HTMLInputElement>('settings-keep-budget')!
+    for (const [typed, taken] of [
+      ['2 GiB', '2 GiB'],
+      [' automatic ', null],
+    ] as const) {
+      field.value = typed
+      field.dispatchEvent(new Event('change', { bubbles: true }))
+      await settle()
+      expect([kept.desk.settings.keepBudget, field.value]).toEqual([taken, taken ?? ''])
+    }
+    find('forget-vault')!.click()
+    flushSync()
+    expect(asked.filter((call) => call.name === 'clear_vault')).toEqual([])
+    expect(words('forget-vault')).toBe('Forget it for good')
+    find('forget-vault')!.click()
+    await settle()
+    expect(asked.filter((call) => call.name === 'clear_vault')).toHaveLength(1)
+    expect(words('forget-vault')).toBe('Forget all')
+  })
+
+  it('stands in the memory bar while it is on', () => {
+    const kept = given()
+    kept.desk.apply({ event: 'vault', vault })
+    show(MemoryBar, kept)
+    expect(words('memory-vault')).toBe('Vault on disk 3.0 MiB')
+    kept.desk.settings = { ...kept.desk.settings, keep: 'off' }
+    flushSync()
+    expect(find('memory-vault')).toBeNull()
+  })
+})
