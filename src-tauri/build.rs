@@ -41,6 +41,8 @@ fn main() {
         "cancel_download",
         "set_thinking",
         "clear_vault",
+        "add_document",
+        "remove_document",
         "report",
     ];
     let manifest = tauri_build::AppManifest::new().commands(commands);

@@ -71,6 +71,18 @@ impl Document {
         joined
     }
 
+    /// The documents that were joined, each with its own text again; of one alone, that one.
+    pub fn split(&self) -> Vec<Document> {
+        if self.parts.is_empty() {
+            return vec![self.clone()];
+        }
+        let apart = |part: &Part| Document {
+            text: self.text[part.range.clone()].to_owned(),
+            ..part.document.clone()
+        };
+        self.parts.iter().map(apart).collect()
+    }
+
     /// The document that `byte` belongs to, where several were joined; `None` between two of them.
     pub fn part_of(&self, byte: usize) -> Option<&Part> {
         self.parts.iter().find(|part| part.range.contains(&byte))
@@ -126,6 +138,15 @@ mod tests {
             .replace("(Here ends the document \"b.txt\".)", "");
         assert!(all(3).text.starts_with(shared.trim_end()));
         assert!(all(1).parts.is_empty(), "one is what it was");
+        // And back.
+        for count in 1..=3 {
+            let apart = all(count).split();
+            let found: Vec<(&str, &str)> = (apart.iter())
+                .map(|d| (d.name.as_str(), d.text.as_str()))
+                .collect();
+            assert_eq!(found, texts[..count]);
+            assert_eq!(Document::join(apart).text, all(count).text);
+        }
     }
 
     #[test]

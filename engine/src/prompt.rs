@@ -63,6 +63,9 @@ const MARK_CLOSES: char = '\u{F0001}';
 /// What a question costs at least besides the document: room for a short answer.
 pub(crate) const SMALLEST_ANSWER: usize = 16;
 
+/// Longer texts are not tokenised to be counted where they are too long for sure: it would take many seconds.
+const COUNTED_BYTES: usize = 8 << 20;
+
 /// How much of a text is tokenised to estimate bytes per token.
 const SAMPLE_BYTES: usize = 64 * 1024;
 
@@ -290,7 +293,9 @@ impl DocumentLength {
     /// # Errors
     /// What is wrong with the model's tokenizer or chat template.
     pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
-        if let Some(at_least) = surely_too_long(model, document)? {
+        if document.len() > COUNTED_BYTES
+            && let Some(at_least) = surely_too_long(model, document)?
+        {
             return Ok(Self {
                 tokens: at_least,
                 at_least: true,

@@ -171,6 +171,20 @@ pub struct PageRange {
     pub end: usize,
 }
 
+/// One of several documents in one conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentPart {
+    /// The file's name.
+    pub name: String,
+    /// Its first UTF-16 unit in the text of all.
+    pub start: usize,
+    /// One past its last UTF-16 unit.
+    pub end: usize,
+    /// Its pages.
+    pub pages: usize,
+}
+
 /// The open document, without its text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -189,6 +203,8 @@ pub struct DocumentFacts {
     pub length: usize,
     /// Its pages, if it has any.
     pub pages: Vec<PageRange>,
+    /// The documents that it consists of, in order; none where it is one alone.
+    pub documents: Vec<DocumentPart>,
     /// What a person should know about how it was read, one sentence each.
     pub notes: Vec<String>,
     /// Tokens for the open model; `None` until counted.
@@ -203,6 +219,18 @@ pub struct DocumentFacts {
     pub sample: bool,
     /// Questions to offer.
     pub suggestions: Vec<String>,
+}
+
+/// A person's word on a file that would take the place of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Replacement {
+    /// What is open stays, alone.
+    Keep,
+    /// The file takes its place.
+    Replace,
+    /// The file is read as well: questions go over both.
+    Add,
 }
 
 /// Where the engine's process is in its life.

@@ -14,8 +14,7 @@ use crate::wiring::Wiring;
 fn refusal_of_number(paths: &[PathBuf]) -> Option<&'static str> {
     match paths {
         [] => Some(sentences::NOT_A_FILE),
-        [_] => None,
-        _ => Some(sentences::ONE_FILE),
+        _ => None,
     }
 }
 
@@ -24,9 +23,14 @@ pub async fn refusal(paths: &[PathBuf]) -> Option<&'static str> {
     if let Some(refusal) = refusal_of_number(paths) {
         return Some(refusal);
     }
-    // A file that is not there is the worker's to name.
-    let metadata = tokio::fs::metadata(paths.first()?).await.ok()?;
-    metadata.is_dir().then_some(sentences::A_FOLDER)
+    for path in paths {
+        // A file that is not there is the worker's to name.
+        let metadata = tokio::fs::metadata(path).await;
+        if metadata.is_ok_and(|metadata| metadata.is_dir()) {
+            return Some(sentences::A_FOLDER);
+        }
+    }
+    None
 }
 
 /// Hears what is dragged over the window.
@@ -38,9 +42,7 @@ pub fn dragged(wiring: &Arc<Wiring>, event: &DragDropEvent) {
                 let refused = refusal_of_number(paths).map(str::to_owned);
                 desk.drag_enters(number, refused)
             });
-            if let [path] = paths.as_slice() {
-                look_at(wiring.clone(), held, path.clone());
-            }
+            look_at(wiring.clone(), held, paths.clone());
         }
         DragDropEvent::Leave => wiring.with(|desk| desk.drag_leaves()),
         DragDropEvent::Drop { paths, .. } => {
@@ -53,9 +55,9 @@ pub fn dragged(wiring: &Arc<Wiring>, event: &DragDropEvent) {
 }
 
 /// Whether what is held is a folder, said as soon as the file system answers, if it is still held then.
-fn look_at(wiring: Arc<Wiring>, held: u64, path: PathBuf) {
+fn look_at(wiring: Arc<Wiring>, held: u64, paths: Vec<PathBuf>) {
     tauri::async_runtime::spawn(async move {
-        if let Some(refused) = refusal(std::slice::from_ref(&path)).await {
+        if let Some(refused) = refusal(&paths).await {
             wiring.with(|desk| desk.drag_is_refused(held, refused));
         }
     });
@@ -68,9 +70,8 @@ pub async fn dropped(wiring: &Wiring, paths: Vec<PathBuf>) {
             desk.notice(NoticeKind::Error, Place::Document, refused);
         }),
         None => {
-            for path in paths {
-                wiring.with(|desk| desk.open_path(whole(path)));
-            }
+            let paths = paths.into_iter().map(whole).collect();
+            wiring.with(|desk| desk.open_paths(paths));
         }
     }
 }
@@ -86,14 +87,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_file_is_taken_and_everything_else_is_refused() {
+    async fn files_are_taken_and_everything_else_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("a é.txt");
         std::fs::write(&file, "text").expect("written");
         assert_eq!(refusal(&[]).await, Some(sentences::NOT_A_FILE));
         assert_eq!(refusal(std::slice::from_ref(&file)).await, None);
-        let three = [file.clone(), file.clone(), file];
-        assert_eq!(refusal(&three).await, Some(sentences::ONE_FILE));
+        let three = [file.clone(), file.clone(), file.clone()];
+        assert_eq!(refusal(&three).await, None);
+        let with_a_folder = [file, folder.path().to_owned()];
+        assert_eq!(refusal(&with_a_folder).await, Some(sentences::A_FOLDER));
         let a_folder = [folder.path().to_owned()];
         assert_eq!(refusal(&a_folder).await, Some(sentences::A_FOLDER));
         let gone = [folder.path().join("gone")];

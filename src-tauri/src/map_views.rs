@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kept_engine::MapGrid;
 
-use crate::contract::{LayerRow, TableRow, TokenSlots};
+use crate::contract::{LayerRow, PageRange, TableRow, TokenSlots};
 use crate::desk::OpenDocument;
 
 /// Parts of a document without pages.
@@ -24,6 +24,9 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
         kv_heads: map.slots_per_cell(),
         tokens: map.tokens_per_cell(),
         page: document.and_then(|document| document.page_at(start)),
+        document: document
+            .and_then(|document| document.part_at(start))
+            .map(|part| part.name.clone()),
     })
 }
 
@@ -48,28 +51,52 @@ pub fn table(
 }
 
 fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u32>)> {
+    // A document that was added later is not in the map of an earlier question.
+    let length = map.ends16().last().copied().unwrap_or(0);
     let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-    match document {
-        Some(document) if !document.pages.is_empty() => document
-            .pages
-            .iter()
-            .map(|page| {
-                let range = unit(page.start)..unit(page.end);
-                (format!("page {}", page.number), range)
-            })
-            .collect(),
-        _ => {
-            let length = u64::from(map.ends16().last().copied().unwrap_or(0));
-            let edge = |part: u64| (length * part / PARTS) as u32; // at most length, a u32
-            (0..PARTS)
-                .map(|part| {
-                    let name = format!("{}-{} %", part * 10, (part + 1) * 10);
-                    (name, edge(part)..edge(part + 1))
-                })
-                .filter(|(_, range)| !range.is_empty())
-                .collect()
-        }
+    let pages = document.map_or(&[][..], |document| &document.pages);
+    let parts = document.map_or(&[][..], |document| &document.parts);
+    if parts.is_empty() {
+        return pages_or_tenths(pages, 0..length, "");
     }
+    parts
+        .iter()
+        .filter(|part| unit(part.start) < length)
+        .flat_map(|part| {
+            let own: Vec<PageRange> = pages
+                .iter()
+                .filter(|page| page.start >= part.start && page.end <= part.end)
+                .copied()
+                .collect();
+            let whole = unit(part.start)..unit(part.end).min(length);
+            pages_or_tenths(&own, whole, &format!("{}, ", part.name))
+        })
+        .collect()
+}
+
+/// The pages, or tenths of `whole` where there are none; `before` is put before each name.
+fn pages_or_tenths(
+    pages: &[PageRange],
+    whole: Range<u32>,
+    before: &str,
+) -> Vec<(String, Range<u32>)> {
+    let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    if !pages.is_empty() {
+        let page = |page: &PageRange| {
+            let range = unit(page.start)..unit(page.end);
+            (format!("{before}page {}", page.number), range)
+        };
+        return pages.iter().map(page).collect();
+    }
+    let length = u64::from(whole.end.saturating_sub(whole.start));
+    let edge = |part: u64| whole.start + (length * part / PARTS) as u32; // at most the end, a u32
+    (0..PARTS)
+        .map(|part| {
+            let name = format!("{before}{}-{} %", part * 10, (part + 1) * 10);
+            (name, edge(part)..edge(part + 1))
+        })
+        .filter(|(_, range)| !range.is_empty())
+        .collect()
 }
 
 /// A row for every layer of the model. `windows` as in [`crate::contract::Turn::windows`]: empty where every layer was cut.
@@ -123,6 +150,7 @@ fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kept_engine::protocol::DocumentInfo;
 
     fn map() -> MapGrid {
         let ends = (1..=20).map(|token| token * 5).collect();
@@ -141,6 +169,50 @@ mod tests {
         assert_eq!((rows[1].name.as_str(), rows[1].start), ("10-20 %", 10));
         assert_eq!(rows[1].max, 0.75);
         assert_eq!(rows[0].mean, 0.25);
+    }
+
+    #[test]
+    fn of_several_documents_each_row_says_whose_it_is() {
+        use kept_engine::protocol::{PageInfo, PartInfo};
+        let (info, _) = crate::sample::document();
+        let part = |name: &str, start, end| PartInfo {
+            document: DocumentInfo {
+                name: name.to_owned(),
+                ..info.clone()
+            },
+            start,
+            end,
+        };
+        let info = DocumentInfo {
+            parts: vec![
+                part("a.txt", 0, 50),
+                part("b.pdf", 60, 90),
+                part("late.txt", 110, 120),
+            ],
+            pages: vec![PageInfo {
+                number: 1,
+                start: 60,
+                end: 90,
+            }],
+            ..info.clone()
+        };
+        let text: std::sync::Arc<str> = "x".repeat(120).into();
+        let document = OpenDocument::new(1, info, text, false);
+        let rows = table(&map(), Some(&document), None);
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!((names[0], names[9]), ("a.txt, 0-10 %", "a.txt, 90-100 %"));
+        assert_eq!(
+            names[10..],
+            ["b.pdf, page 1"],
+            "what came later is not in it"
+        );
+        let word = token(&map(), Some(&document), 12).expect("a token");
+        assert_eq!(
+            (word.document.as_deref(), word.page),
+            (Some("b.pdf"), Some(1))
+        );
+        let between = token(&map(), Some(&document), 10).expect("a token");
+        assert_eq!(between.document, None);
     }
 
     #[test]

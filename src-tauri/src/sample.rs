@@ -36,6 +36,7 @@ pub fn document() -> (DocumentInfo, Arc<str>) {
         unread_pages: Vec::new(),
         pages: Vec::new(),
         notes: Vec::new(),
+        parts: Vec::new(),
     };
     (info, TEXT.into())
 }

@@ -80,6 +80,8 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::compare,
             commands::stop_comparison,
             commands::clear_vault,
+            commands::add_document,
+            commands::remove_document,
             commands::save_comparison,
             commands::replace_document,
             commands::clear_conversation,

@@ -90,7 +90,7 @@ impl Wiring {
                 bytes,
             } => self.order(Order::Say {
                 generation,
-                request,
+                request: Box::new(request),
                 bytes,
             }),
             Effect::RestartWorker => self.order(Order::Restart),

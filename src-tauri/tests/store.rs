@@ -26,6 +26,7 @@ fn document(id: u64) -> OpenDocument {
             end: 6,
         }],
         notes: vec!["page 3 is damaged".into()],
+        parts: Vec::new(),
     };
     OpenDocument::new(id, info, Arc::from("é\u{1F600}"), false)
 }
@@ -45,6 +46,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
             start: 1,
             end: 3,
             page: Some(1),
+            document: Some("b.pdf".into()),
             text: "\u{1F600}".into(),
             weight: 0.25,
             kept: 0.5,
@@ -187,6 +189,32 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!((last_document, last_turn, started_before), (3, 5, true));
     assert_eq!(store.map(5).await.expect("read"), Some(map()));
     assert_eq!(store.map(6).await.expect("read"), None);
+}
+
+#[tokio::test]
+async fn a_document_that_grows_keeps_its_conversation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut grown = document(1);
+    grown.info.parts = vec![kept_engine::protocol::PartInfo {
+        document: grown.info.clone(),
+        start: 0,
+        end: grown.text.len(),
+    }];
+    let grown = OpenDocument::new(1, grown.info, grown.text, false);
+    write(
+        folder.path(),
+        vec![
+            Save::Document(Arc::new(document(1))),
+            save_turn(1, &turn(1, TurnState::Done)),
+            Save::Grown(Arc::new(grown.clone())),
+            // One that was closed meanwhile does not come back.
+            Save::Grown(Arc::new(document(9))),
+        ],
+    )
+    .await;
+    let remembered = store::open(folder.path()).await.expect("opens").remembered;
+    assert_eq!(remembered.document, Some(grown));
+    assert_eq!(remembered.turns, [turn(1, TurnState::Done)]);
 }
 
 #[tokio::test]

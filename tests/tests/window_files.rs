@@ -145,13 +145,9 @@ fn what_cannot_be_read_is_refused_in_one_sentence() {
 
     let folder = home.path().join("files/a folder");
     fs::create_dir(&folder).expect("a folder");
-    refused(&app, &[&folder], &["folder", "one file"]);
-
-    let three: Vec<PathBuf> = (1..=3)
-        .map(|i| home.file(&format!("{i}.txt"), sample()))
-        .collect();
-    let three: Vec<&Path> = three.iter().map(PathBuf::as_path).collect();
-    refused(&app, &three, &["one"]);
+    refused(&app, &[&folder], &["folder", "files"]);
+    let beside = home.file("beside.txt", sample());
+    refused(&app, &[&beside, &folder], &["folder", "files"]);
 
     refused(
         &app,
@@ -200,10 +196,11 @@ fn the_drop_zone_says_before_the_drop_what_would_be_refused() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
-    let two = [home.file("1.txt", "One."), home.file("2.txt", "Two.")];
-    let held = app.hold(&[&two[0], &two[1]]);
+    let folder = home.path().join("files/a folder");
+    fs::create_dir(&folder).expect("a folder");
+    let held = app.hold(&[&home.file("1.txt", "One."), &folder]);
     let refusal = app.until("the drop zone says why not", |app| {
-        app.text("drop-zone").filter(|t| t.contains("one"))
+        app.text("drop-zone").filter(|t| t.contains("folder"))
     });
     assert!(refusal.contains(' '), "{refusal}");
     let marked = app.attribute("drop-zone", "data-refused");

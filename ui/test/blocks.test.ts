@@ -43,12 +43,12 @@ describe('blocksOf', () => {
 
   it('cuts a very long line at white space, near the size, never inside a character', () => {
     const words = 'word '.repeat(5000)
-    const blocks = blocksOf(words, [], 2000)
+    const blocks = blocksOf(words, [], [], 2000)
     whole(words, blocks)
     for (const b of blocks) expect(b.end - b.start).toBeLessThanOrEqual(2000)
     for (const b of blocks.slice(1)) expect(words.slice(b.start, b.start + 4)).toBe('word')
     const faces = '😀'.repeat(3001)
-    const cut = blocksOf(faces, [], 2001)
+    const cut = blocksOf(faces, [], [], 2001)
     whole(faces, cut)
     for (const b of cut) expect(faces.charCodeAt(b.start)).toBe(0xd83d)
   })
@@ -61,7 +61,7 @@ describe('blocksOf', () => {
     const random = (n: number) => (seed = (seed * 16807) % 2147483647) % n
     for (let round = 0; round < 200; round++) {
       const text = Array.from({ length: random(400) }, () => 'ab \n\n\t😀é'[random(9)]).join('')
-      const blocks = blocksOf(text, [], 20 + random(40))
+      const blocks = blocksOf(text, [], [], 20 + random(40))
       whole(text, blocks)
     }
   })

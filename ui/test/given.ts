@@ -30,6 +30,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     sourceBytes: 10,
     length: 10,
     pages: [],
+    documents: [],
     notes: [],
     tokens: 100,
     moreTokens: false,

@@ -45,6 +45,7 @@ class Program implements MapCalls {
       kvHeads: 2,
       tokens: 1,
       page: null,
+      document: null,
     }
   }
   async mapTable() {

@@ -255,7 +255,7 @@ describe('a turn', () => {
       id: 5,
       answer: 'Yes.',
       hasMap: true,
-      sources: [{ start: 40, end: 80, page: 4, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
+      sources: [{ start: 40, end: 80, page: 4, document: null, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
       facts: {
         finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
         prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false,

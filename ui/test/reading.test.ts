@@ -137,7 +137,7 @@ describe('finding', () => {
   it('says how many there are, goes there, and gives the keyboard back', async () => {
     const text = 'A quay.\n\nA wall.\n\nAnother quay.'
     kept.find.open = true
-    show(FindBar, { text: { id: 1, text, blocks: blocksOf(text, []) } })
+    show(FindBar, { text: { id: 1, key: '1/1', text, blocks: blocksOf(text, []) } })
     const field = one<HTMLInputElement>('find')!
     const type = async (words: string) => {
       field.value = words
@@ -300,16 +300,19 @@ describe('smaller things', () => {
   })
 
   it('a file dropped while something runs is asked about; keeping what is open has the keyboard', async () => {
+    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     kept.desk.apply({ event: 'replacing', name: 'other.pdf' })
     expect(kept.desk.replacing).toBe('other.pdf')
     show(Replace)
+    // What is being answered cannot become a question about more.
+    expect(one('replace-add')).toBeNull()
     expect(one('replace')?.textContent).toContain('Open other.pdf?')
     expect(document.activeElement).toBe(one('replace-no'))
     one('replace-yes')!.click()
     one('replace-no')!.click()
     await settle()
-    const said = asked.filter((c) => c.name === 'replace_document').map((c) => c.args['replace'])
-    expect(said).toEqual([true, false])
+    const said = asked.filter((c) => c.name === 'replace_document').map((c) => c.args['how'])
+    expect(said).toEqual(['replace', 'keep'])
     kept.desk.apply({ event: 'replacing', name: null })
     expect(kept.desk.replacing).toBeNull()
   })

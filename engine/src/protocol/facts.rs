@@ -123,6 +123,20 @@ pub struct DocumentInfo {
     pub pages: Vec<PageInfo>,
     /// What a person should know about how it was read, one sentence each.
     pub notes: Vec<String>,
+    /// The documents that it was joined from, in order; none where it is one alone.
+    #[serde(default)]
+    pub parts: Vec<PartInfo>,
+}
+
+/// One of several documents that were joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartInfo {
+    /// What it is by itself: its pages are in its own bytes.
+    pub document: DocumentInfo,
+    /// Its first byte in the joined text.
+    pub start: usize,
+    /// One past its last byte there.
+    pub end: usize,
 }
 
 /// A page.
@@ -198,6 +212,9 @@ pub struct SourceInfo {
     pub end16: usize,
     /// Page, where there are pages.
     pub page: Option<u32>,
+    /// Name of the document that it stands in, where several were joined.
+    #[serde(default)]
+    pub document: Option<String>,
     /// The passage.
     pub text: String,
     /// Share of the answer's attention votes, 0 to 1.

@@ -43,6 +43,18 @@ pub enum Request {
         #[serde(with = "super::path")]
         path: PathBuf,
     },
+    /// Reads a file and joins it behind the open document, whose text goes on to begin as it did. Answered by [`Reply::Document`] or
+    /// [`Reply::Failed`].
+    AddDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+    },
+    /// Takes one of several joined documents away. Answered by [`Reply::Document`] or [`Reply::Failed`].
+    RemoveDocument {
+        /// Which, from 0.
+        part: usize,
+    },
     /// Takes a document whose text the window still has. Its text follows as bytes. Not answered.
     AdoptDocument {
         /// What is known of it.

@@ -10,7 +10,7 @@ mod path;
 
 pub use facts::{
     AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
-    SourceInfo,
+    PartInfo, SourceInfo,
 };
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,

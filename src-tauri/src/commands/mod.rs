@@ -12,7 +12,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, LayerRow, Parameters, Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Choice, Estimate, LayerRow, Parameters, Replacement, Settings, Snapshot, TableRow,
+    TokenSlots,
 };
 use crate::desk::{self, Desk};
 use crate::drop::whole;
@@ -211,11 +212,23 @@ pub async fn save_comparison<R: Runtime>(
     Ok(())
 }
 
-/// Whether the file that waits takes the place of a conversation in which something still runs.
+/// What becomes of the file that waits, since it would take the place of a conversation.
 #[tauri::command]
-pub async fn replace_document(wiring: Desktop<'_>, replace: bool) -> Result<(), String> {
-    wiring.with(|desk| desk.replace_document(replace));
+pub async fn replace_document(wiring: Desktop<'_>, how: Replacement) -> Result<(), String> {
+    wiring.with(|desk| desk.replace_document(how))
+}
+
+/// Opens the system's dialog for a document that is read beside what is open.
+#[tauri::command]
+pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+    pick(&app, "Add a document", &[], Desk::add_path);
     Ok(())
+}
+
+/// Takes one of several documents away, and the conversation about them.
+#[tauri::command]
+pub async fn remove_document(wiring: Desktop<'_>, index: usize) -> Result<(), String> {
+    wiring.with(|desk| desk.remove_document(index))
 }
 
 /// Stops what runs.

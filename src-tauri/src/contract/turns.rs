@@ -66,6 +66,9 @@ pub struct Source {
     pub end: usize,
     /// Its page.
     pub page: Option<u32>,
+    /// The document that it stands in, where there are several.
+    #[serde(default)]
+    pub document: Option<String>,
     /// Its words.
     pub text: String,
     /// Share of the answer's attention, 0 to 1.
@@ -248,6 +251,8 @@ pub struct TokenSlots {
     pub tokens: usize,
     /// Its page.
     pub page: Option<u32>,
+    /// The document that it stands in, where there are several.
+    pub document: Option<String>,
 }
 
 /// A layer of the model in the table of the map.

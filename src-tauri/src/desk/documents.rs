@@ -6,10 +6,12 @@ use std::sync::Arc;
 use kept_engine::protocol::{DocumentInfo, Request};
 
 use super::{Desk, Effect, Opening, Save};
-use crate::contract::{AppEvent, DocumentFacts, Life, NoticeKind, PageRange, Place};
+use crate::contract::{
+    AppEvent, DocumentFacts, DocumentPart, Life, NoticeKind, PageRange, Place, Replacement,
+};
 use crate::offsets::utf16_offsets;
 use crate::sample;
-use crate::sentences;
+use crate::sentences::{self, for_window};
 
 /// A document with its text.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,8 @@ pub struct OpenDocument {
     pub length: usize,
     /// Its pages, in UTF-16 units.
     pub pages: Vec<PageRange>,
+    /// The documents that it consists of, in UTF-16 units; none where it is one alone.
+    pub parts: Vec<DocumentPart>,
     /// The sample in the box.
     pub sample: bool,
     /// Tokens for the open model.
@@ -43,8 +47,9 @@ impl OpenDocument {
             .pages
             .iter()
             .flat_map(|page| [page.start, page.end])
-            .chain([text.len()])
             .collect();
+        let parts = info.parts.iter().flat_map(|part| [part.start, part.end]);
+        let edges: Vec<usize> = parts.chain([text.len()]).collect();
         let units = utf16_offsets(&text, &bytes);
         let pages = info
             .pages
@@ -56,13 +61,23 @@ impl OpenDocument {
                 end: ends[1],
             })
             .collect();
-        let length = units.last().copied().unwrap_or(0);
+        let edges = utf16_offsets(&text, &edges);
+        let parts = (info.parts.iter().zip(edges.chunks_exact(2)))
+            .map(|(part, ends)| DocumentPart {
+                name: part.document.name.clone(),
+                start: ends[0],
+                end: ends[1],
+                pages: part.document.pages.len(),
+            })
+            .collect();
+        let length = edges.last().copied().unwrap_or(0);
         Self {
             id,
             info,
             text,
             length,
             pages,
+            parts,
             sample,
             tokens: None,
             more_tokens: false,
@@ -81,6 +96,7 @@ impl OpenDocument {
             source_bytes: self.info.source_bytes,
             length: self.length,
             pages: self.pages.clone(),
+            documents: self.parts.clone(),
             notes: self.info.notes.clone(),
             tokens: self.tokens,
             more_tokens: self.more_tokens,
@@ -94,12 +110,24 @@ impl OpenDocument {
         }
     }
 
+    /// The document that holds the UTF-16 unit `at`, where there are several.
+    pub fn part_at(&self, at: usize) -> Option<&DocumentPart> {
+        let holds = |part: &&DocumentPart| (part.start..part.end).contains(&at);
+        self.parts.iter().find(holds)
+    }
+
     /// The page that holds the UTF-16 unit `at`.
     pub fn page_at(&self, at: usize) -> Option<u32> {
         let after = self.pages.partition_point(|page| page.start <= at);
         let page = self.pages.get(after.checked_sub(1)?)?;
         (at < page.end).then_some(page.number)
     }
+}
+
+/// Whether a file is a model, by its name.
+fn is_model(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
 }
 
 /// The ticket that means the document being opened: questions count from 1.
@@ -122,13 +150,24 @@ impl Desk {
     /// Opens a file that the person dropped, chose or passed: a model if it is a `.gguf`, else a document. The outcome comes
     /// as events; what was open stays until the new one is there.
     pub fn open_path(&mut self, path: PathBuf) {
-        let is_model = path
-            .extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
-        if is_model {
+        if is_model(&path) {
             self.choose_model_file(path);
         } else {
             self.open_file(path);
+        }
+    }
+
+    /// Opens files that the person dropped together: the first as [`Desk::open_path`] does, the others beside it.
+    pub fn open_paths(&mut self, paths: Vec<PathBuf>) {
+        let (models, documents): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| is_model(p));
+        // Of several models the last one is wanted.
+        if let Some(model) = models.into_iter().next_back() {
+            self.choose_model_file(model);
+        }
+        let mut documents = documents.into_iter();
+        if let Some(first) = documents.next() {
+            self.to_add = documents.collect();
+            self.open_file(first);
         }
     }
 
@@ -136,27 +175,75 @@ impl Desk {
     pub fn open_file(&mut self, path: PathBuf) {
         if path.to_str().is_none() {
             let message = sentences::not_utf8(&path);
-            return self.notice(NoticeKind::Error, Place::Document, message);
+            self.notice(NoticeKind::Error, Place::Document, message);
+            return self.open_next(false);
         }
-        if self.is_busy() {
-            // What is being answered is not thrown away for a file that slipped.
+        // What was asked is not thrown away for a file that slipped. Of the sample nobody minds.
+        let of_sample = self.document.as_ref().is_some_and(|d| d.sample);
+        if self.is_busy() || (!self.turns.is_empty() && !of_sample) {
             let name = Some(file_name(&path));
             self.replacement = Some(path);
             return self.tell(AppEvent::Replacing { name });
         }
-        self.begin_opening(path);
+        self.begin_opening(path, false);
     }
 
-    /// A person's word on the file that waits: whether it takes the place of a conversation in which something still runs.
-    pub fn replace_document(&mut self, replace: bool) {
-        let waiting = self.replacement.take();
-        self.tell(AppEvent::Replacing { name: None });
-        if let Some(path) = waiting.filter(|_| replace) {
-            self.begin_opening(path);
+    /// Opens a file to be read beside what is open: questions go over all of it.
+    pub fn add_path(&mut self, path: PathBuf) {
+        if is_model(&path) {
+            return self.choose_model_file(path);
+        }
+        if let Err(message) = self.add_file(path) {
+            self.notice(NoticeKind::Error, Place::Document, message);
         }
     }
 
-    fn begin_opening(&mut self, path: PathBuf) {
+    fn add_file(&mut self, path: PathBuf) -> Result<(), String> {
+        if path.to_str().is_none() {
+            return Err(sentences::not_utf8(&path));
+        }
+        if self.is_busy() {
+            return Err(sentences::BUSY_DOCUMENTS.to_owned());
+        }
+        let alone = self.document.is_none();
+        self.begin_opening(path, !alone);
+        Ok(())
+    }
+
+    /// A person's word on the file that waits, since it would take the place of a conversation.
+    pub fn replace_document(&mut self, how: Replacement) -> Result<(), String> {
+        let waiting = self.replacement.take();
+        self.tell(AppEvent::Replacing { name: None });
+        match (waiting, how) {
+            (Some(path), Replacement::Replace) => self.begin_opening(path, false),
+            (Some(path), Replacement::Add) => return self.add_file(path),
+            _ => self.to_add.clear(),
+        }
+        Ok(())
+    }
+
+    /// Takes one of several documents away; the conversation about all of them goes with it. Why not, in one sentence.
+    pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
+        if self.is_busy() || self.opening.is_some() || self.removing.is_some() {
+            return Err(sentences::BUSY_DOCUMENTS.to_owned());
+        }
+        match self.worker.state {
+            Life::Ready => {}
+            Life::Failed => return Err(sentences::ENGINE_NOT_RUNNING.to_owned()),
+            Life::Starting | Life::Restarting => {
+                return Err(sentences::ENGINE_NOT_YET.to_owned());
+            }
+        }
+        let parts = self.document.as_ref().map_or(0, |d| d.parts.len());
+        if index >= parts {
+            return Err(sentences::NO_SUCH_DOCUMENT.to_owned());
+        }
+        self.removing = self.document.as_ref().map(|d| d.id);
+        self.say(Request::RemoveDocument { part: index }, None);
+        Ok(())
+    }
+
+    fn begin_opening(&mut self, path: PathBuf, adds: bool) {
         if self.worker.state == Life::Failed {
             // Perhaps it was the document that the engine died of: another one is worth a new start.
             self.restart_worker();
@@ -165,6 +252,7 @@ impl Desk {
         self.opening = Some(Opening {
             path,
             name: name.clone(),
+            adds,
         });
         self.tell(AppEvent::Opening { name: Some(name) });
         self.send_opening();
@@ -177,7 +265,7 @@ impl Desk {
             return;
         }
         match &self.document_in_flight {
-            Some(path) if *path == opening.path => {}
+            Some(sent) if sent == opening => {}
             Some(_) => self.say(
                 Request::Stop {
                     ticket: STOP_DOCUMENT,
@@ -185,9 +273,14 @@ impl Desk {
                 None,
             ),
             None => {
+                let opening = opening.clone();
                 let path = opening.path.clone();
-                self.document_in_flight = Some(path.clone());
-                self.say(Request::OpenDocument { path }, None);
+                let request = match opening.adds {
+                    true => Request::AddDocument { path },
+                    false => Request::OpenDocument { path },
+                };
+                self.document_in_flight = Some(opening);
+                self.say(request, None);
             }
         }
     }
@@ -195,8 +288,7 @@ impl Desk {
     /// Whether the file the worker just answered for is still wanted. If not, the wanted one is sent.
     fn arrived_wanted(&mut self) -> bool {
         let answered = self.document_in_flight.take();
-        let wanted = self.opening.as_ref().map(|o| &o.path);
-        let is_wanted = wanted.is_some() && answered.as_ref() == wanted;
+        let is_wanted = self.opening.is_some() && answered == self.opening;
         if !is_wanted {
             self.send_opening();
         }
@@ -204,18 +296,48 @@ impl Desk {
     }
 
     pub(super) fn document_arrived(&mut self, info: DocumentInfo, text: Arc<str>) {
+        if let Some(of) = self.removing.take() {
+            if self.document.as_ref().is_none_or(|d| d.id != of) {
+                // Meanwhile something else was put on the desk.
+                return self.say_document();
+            }
+            let id = self.new_document_id();
+            return self.place(OpenDocument::new(id, info, text, false));
+        }
+        let adds = self.opening.as_ref().is_some_and(|o| o.adds);
         if !self.arrived_wanted() {
             // The worker now holds what nobody wants; give it back what is on the desk.
             self.say_document();
             return;
         }
         self.end_opening();
-        let id = self.new_document_id();
-        self.place(OpenDocument::new(id, info, text, false));
+        let open = self.document.as_ref().map(|d| d.id).filter(|_| adds);
+        match open {
+            Some(id) => self.grow(OpenDocument::new(id, info, text, false)),
+            None => {
+                let id = self.new_document_id();
+                self.place(OpenDocument::new(id, info, text, false));
+            }
+        }
+        self.open_next(true);
+    }
+
+    /// The next of several files that were dropped together: beside those before it, or in their place where none could be opened.
+    fn open_next(&mut self, adds: bool) {
+        match self.to_add.pop_front() {
+            Some(path) if adds => self.add_path(path),
+            Some(path) => self.open_file(path),
+            None => {}
+        }
     }
 
     pub(super) fn document_failed(&mut self, message: &str, stopped: bool) {
-        let path = self.document_in_flight.clone().unwrap_or_default();
+        if self.removing.take().is_some() {
+            return self.notice(NoticeKind::Error, Place::Document, for_window(message));
+        }
+        let sent = self.document_in_flight.as_ref();
+        let path = sent.map(|sent| sent.path.clone()).unwrap_or_default();
+        let adds = sent.is_some_and(|sent| sent.adds);
         if !self.arrived_wanted() {
             return;
         }
@@ -224,6 +346,7 @@ impl Desk {
             tracing::warn!(path = %path.display(), message, "a document was not opened");
             let message = sentences::document_failed(message, &path);
             self.notice(NoticeKind::Error, Place::Document, message);
+            self.open_next(adds);
         }
     }
 
@@ -253,6 +376,7 @@ impl Desk {
     }
 
     pub(super) fn stop_opening(&mut self) {
+        self.to_add.clear();
         self.end_opening();
         if self.document_in_flight.is_some() {
             self.say(
@@ -273,6 +397,16 @@ impl Desk {
         let document = Arc::new(document);
         self.document = Some(document.clone());
         self.save(Save::Document(document));
+        self.tell_document();
+        self.title();
+    }
+
+    /// What is on the desk has one more document behind it: what was asked before stays, and stands where it stood.
+    fn grow(&mut self, document: OpenDocument) {
+        self.leave_comparison();
+        let document = Arc::new(document);
+        self.document = Some(document.clone());
+        self.save(Save::Grown(document));
         self.tell_document();
         self.title();
     }

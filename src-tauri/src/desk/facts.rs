@@ -78,6 +78,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
             start: source.start16,
             end: source.end16,
             page: source.page,
+            document: source.document,
             text: source.text,
             weight: source.weight,
             kept: source.kept,

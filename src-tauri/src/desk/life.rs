@@ -23,6 +23,7 @@ impl Desk {
         }
         self.model_in_flight = None;
         self.document_in_flight = None;
+        self.removing = None;
         self.send_model();
         self.say_document();
         self.send_opening();
@@ -84,6 +85,7 @@ impl Desk {
         self.generation = 0;
         self.model_in_flight = None;
         self.document_in_flight = None;
+        self.removing = None;
         self.clearing = None;
         for (_, waiting) in self.estimates.drain() {
             // Nobody may be waiting any more.

@@ -72,6 +72,8 @@ pub enum Save {
     Model(ModelEntry),
     /// A new document, in place of the one before and its conversation.
     Document(Arc<OpenDocument>),
+    /// The same document with one more behind it; its conversation stays.
+    Grown(Arc<OpenDocument>),
     /// No document any more.
     NoDocument,
     /// A turn of this document, new or changed.
@@ -187,9 +189,12 @@ impl Running {
 }
 
 /// A file on its way to being the document.
+#[derive(Clone, PartialEq, Eq)]
 struct Opening {
     path: PathBuf,
     name: String,
+    /// It is read beside what is open.
+    adds: bool,
 }
 
 /// The sentence a turn gets that was running when Kept was closed.
@@ -209,7 +214,11 @@ pub struct Desk {
     document: Option<Arc<OpenDocument>>,
     opening: Option<Opening>,
     /// The worker opens a file now; what comes back may be unwanted by then.
-    document_in_flight: Option<PathBuf>,
+    document_in_flight: Option<Opening>,
+    /// Files that are to be added after that one, in order.
+    to_add: VecDeque<PathBuf>,
+    /// The worker takes one away of the documents with this id; what comes back is what is left.
+    removing: Option<u64>,
     turns: Vec<Turn>,
     running: Option<Running>,
     /// Methods and budgets beside the full cache, as far as it has come.
@@ -278,6 +287,8 @@ impl Desk {
             document: remembered.document.map(Arc::new),
             opening: None,
             document_in_flight: None,
+            to_add: VecDeque::new(),
+            removing: None,
             turns,
             running: None,
             comparison: None,

@@ -167,12 +167,14 @@ pub const MAP_UNREADABLE: &str =
 /// Writing fails.
 pub const NOT_WRITTEN: &str =
     "This conversation could not be saved: free some space or check the disk.";
-/// A drop of several files.
-pub const ONE_FILE: &str = "Kept reads one document at a time; drop one file.";
 /// A drop of a folder.
-pub const A_FOLDER: &str = "That is a folder; drop one file.";
+pub const A_FOLDER: &str = "That is a folder; drop its files.";
 /// A drop of something else.
-pub const NOT_A_FILE: &str = "That is not a file; drop one file.";
+pub const NOT_A_FILE: &str = "That is not a file; drop one or more files.";
+/// Documents must not change under a question.
+pub const BUSY_DOCUMENTS: &str = "Kept is still at work on what is open: stop it or wait for its end, then change the documents.";
+/// A document that is not among them.
+pub const NO_SUCH_DOCUMENT: &str = "That document is no longer open.";
 /// A second process.
 pub const SECOND_WINDOW: &str =
     "Another Kept window is open; this one does not save its conversation.";

@@ -65,7 +65,10 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
 /// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held.
 pub fn streamed(rows: Option<usize>) -> String {
     let held = rows.map_or(String::new(), |rows| {
-        format!(", holding at most {} at a time", grouped(rows))
+        format!(
+            ", holding at most {} pieces of words at a time",
+            grouped(rows)
+        )
     });
     format!(
         "Read in streaming mode, which is approximate: piece by piece{held}; what was let go of could not be found again. The next question reads the document again."
@@ -142,7 +145,7 @@ mod tests {
         let said = streams(1_234_567, true, "mini", 8192);
         assert!(said.contains("more than 1,234,567 tokens") && said.contains("8,192"));
         assert!(cannot_stream("snapkv").starts_with("SnapKV cannot"));
-        assert!(streamed(Some(2048)).contains("at most 2,048 at a time"));
+        assert!(streamed(Some(2048)).contains("at most 2,048 pieces"));
         assert!(!streamed(None).contains("holding"));
     }
 }

@@ -195,6 +195,18 @@ impl Store {
         Ok(())
     }
 
+    /// Writes a document that has grown; its conversation stays.
+    pub async fn grow_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
+        sqlx::query("UPDATE document SET info = ?, sample = ?, text = ? WHERE id = ?")
+            .bind(to_json(&document.info)?)
+            .bind(document.sample)
+            .bind(deflate(document.text.as_bytes())?)
+            .bind(row_of_id(document.id)?)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
     async fn turns(&self, document: u64) -> Result<Vec<Turn>, StoreError> {
         let rows = sqlx::query(
             "SELECT turn.*, map.turn IS NOT NULL AS has_map FROM turn LEFT JOIN map ON map.turn = turn.id WHERE document = ? ORDER BY id",

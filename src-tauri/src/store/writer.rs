@@ -92,6 +92,7 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
         Save::Settings(settings) => store.set("settings", &settings).await,
         Save::Model(model) => store.add_model(&model).await,
         Save::Document(document) => store.replace_document(Some(&document)).await,
+        Save::Grown(document) => store.grow_document(&document).await,
         Save::NoDocument => store.replace_document(None).await,
         Save::Turn { document, turn } => store.set_turn(document, &turn).await,
         Save::NoTurns { document } => store.clear_turns(document).await,

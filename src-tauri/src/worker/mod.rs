@@ -35,7 +35,7 @@ pub enum Order {
         /// As given to [`Audience::hello`].
         generation: u64,
         /// What to say.
-        request: Request,
+        request: Box<Request>,
         /// Bytes that follow.
         bytes: Option<Arc<str>>,
     },
@@ -218,7 +218,7 @@ async fn converse(
                 Some(Order::Restart) => return Some(End::Restart),
                 Some(Order::Say { generation: meant, request, bytes }) if meant == generation => {
                     // A writer that is gone means a worker that is gone, which its output tells.
-                    let _ = say.send((request, bytes));
+                    let _ = say.send((*request, bytes));
                 }
                 Some(Order::Say { .. }) => {}
             },

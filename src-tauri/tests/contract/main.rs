@@ -189,6 +189,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 start: 0,
                 end: 0,
                 page: None,
+                document: None,
                 text: String::new(),
                 weight: 0.0,
                 kept: 0.0,
@@ -223,6 +224,15 @@ fn every_shape_has_the_fields_of_the_contract() {
         ),
         ("Vault", fields(&vault())),
         (
+            "DocumentPart",
+            fields(&DocumentPart {
+                name: String::new(),
+                start: 0,
+                end: 0,
+                pages: 0,
+            }),
+        ),
+        (
             "TokenSlots",
             fields(&TokenSlots {
                 start: 0,
@@ -233,6 +243,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 kv_heads: 0,
                 tokens: 1,
                 page: None,
+                document: None,
             }),
         ),
         (

@@ -190,3 +190,94 @@ fn a_document_that_was_given_up_never_arrives() {
     worker.say(&open_model("mini"));
     assert!(matches!(worker.next().0, Reply::Model { .. }));
 }
+
+/// The documents of a reply: their names and their texts.
+fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
+    let Reply::Document { document } = reply else {
+        panic!("{reply:?}")
+    };
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let part = |part: &kept_engine::protocol::PartInfo| {
+        (
+            part.document.name.clone(),
+            text[part.start..part.end].to_owned(),
+        )
+    };
+    match document.parts.is_empty() {
+        true => vec![(document.name, text)],
+        false => document.parts.iter().map(part).collect(),
+    }
+}
+
+#[test]
+fn documents_are_joined_asked_together_given_back_and_taken_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let note = folder.path().join("note.txt");
+    std::fs::write(&note, "The tide was low that day. The quay was dry.").expect("a file");
+    let handbook = std::fs::read_to_string(sample()).expect("the sample");
+    let arrives = |reply: &Reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. });
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: note.clone() });
+    worker.find(arrives);
+    worker.say(&Request::AddDocument { path: sample() });
+    let (reply, bytes) = worker.find(arrives);
+    let Reply::Document { document } = reply.clone() else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(document.name, "note.txt + sample.txt");
+    let both = parts((reply, bytes.clone()));
+    assert_eq!(
+        (both[0].0.as_str(), both[1].0.as_str()),
+        ("note.txt", "sample.txt")
+    );
+    assert!(both[0].1.starts_with("The tide") && both[1].1 == handbook);
+
+    // Another worker is given them, as after a restart, and says whose a passage is.
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    let adopt = Request::AdoptDocument {
+        document: document.clone(),
+    };
+    worker.say(&adopt);
+    worker.say_frame(Kind::Bytes, &bytes);
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let Reply::Answered { answer, .. } = worker.find(is_end).0 else {
+        panic!("no answer")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    let whose = |name: &str| {
+        let mut sources = answer.sources.iter();
+        sources.any(|s| s.document.as_deref() == Some(name) && s.text.contains("4711"))
+    };
+    assert!(whose("sample.txt"), "{:?}", answer.sources);
+
+    worker.say(&Request::AddDocument { path: note.clone() });
+    assert_eq!(parts(worker.find(arrives)).len(), 3);
+    worker.say(&Request::RemoveDocument { part: 3 });
+    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+    worker.say(&Request::RemoveDocument { part: 1 });
+    let left = parts(worker.find(arrives));
+    assert!(left.len() == 2 && left.iter().all(|(name, _)| name == "note.txt"));
+    worker.say(&Request::RemoveDocument { part: 0 });
+    let (reply, bytes) = worker.find(arrives);
+    let alone = parts((reply.clone(), bytes));
+    assert_eq!(alone.len(), 1);
+    assert!(alone[0].1.ends_with("dry."), "as it was: {alone:?}");
+    worker.say(&Request::RemoveDocument { part: 0 });
+    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+
+    // Parts that do not lie in the text are no documents.
+    let mut false_parts = document;
+    false_parts.parts[1].end += 1_000_000;
+    worker.say(&Request::AdoptDocument {
+        document: false_parts,
+    });
+    worker.say_frame(Kind::Bytes, both[0].1.as_bytes());
+    let refused = failure(worker.find(arrives));
+    assert!(
+        refused.2.contains("does not lie in the text"),
+        "{}",
+        refused.2
+    );
+}

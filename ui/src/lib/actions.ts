@@ -3,7 +3,7 @@
  * by the program's events (`desk.svelte.ts`).
  */
 import * as calls from './calls'
-import type { AppEvent, Choice, Parameters, Settings } from './contract'
+import type { AppEvent, Choice, Parameters, Replacement, Settings } from './contract'
 import type { Desk, Place } from './desk.svelte'
 
 const DRAFT_MS = 400
@@ -139,7 +139,9 @@ export class Actions {
   clearVault = () => this.#try('settings', calls.clearVault())
   stopComparison = () => this.#try('comparison', calls.stopComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())
-  replaceDocument = (replace: boolean) => this.#try('document', calls.replaceDocument(replace))
+  replaceDocument = (how: Replacement) => this.#try('document', calls.replaceDocument(how))
+  addDocument = () => this.#try('document', calls.addDocument())
+  removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))
 
   /** Sets parameters of the chosen method, in place of those before; why not, or null. */
   setParameters = async (parameters: Parameters): Promise<string | null> => {

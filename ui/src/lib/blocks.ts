@@ -2,7 +2,7 @@
  * Cuts a document's text into the blocks that are drawn one by one: paragraphs, at most about 2,000 characters each.
  * Knows nothing of tokens or pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
  */
-import type { PageRange } from './contract'
+import type { DocumentPart, PageRange } from './contract'
 
 export interface Block {
   start: number
@@ -10,6 +10,8 @@ export interface Block {
   end: number
   /** The number of the page that begins with this block, for its heading; null otherwise. */
   page: number | null
+  /** The name of the document that begins with this block, for its heading, where there are several. */
+  document: string | null
   /** An empty line stands before this block. */
   gap: boolean
 }
@@ -17,13 +19,39 @@ export interface Block {
 const MAXIMUM = 2000
 
 /** The blocks of `text`. Characters between blocks are white space only. */
-export function blocksOf(text: string, pages: readonly PageRange[], maximum = MAXIMUM): Block[] {
+export function blocksOf(
+  text: string,
+  pages: readonly PageRange[],
+  documents: readonly DocumentPart[] = [],
+  maximum = MAXIMUM,
+): Block[] {
   const blocks: Block[] = []
-  const first = pages[0]?.start ?? text.length
-  if (first > 0) cut(text, 0, first, null, maximum, blocks)
-  pages.forEach((page, i) => {
-    const end = pages[i + 1]?.start ?? text.length
-    cut(text, page.start, Math.max(page.start, end), page.number, maximum, blocks)
+  // Where a page or a document begins, and where a document ends, a block does: what stands between two documents is in none.
+  const edges: { start: number; page: number | null; document: string | null }[] = []
+  const known = new Map<number, (typeof edges)[number]>()
+  const edge = (start: number) => {
+    const found = known.get(start) ?? { start, page: null, document: null }
+    if (!known.has(start)) edges.push(found)
+    known.set(start, found)
+    return found
+  }
+  if (documents.length > 0 || (pages[0]?.start ?? 1) > 0) edge(0)
+  for (const { name, start, end } of documents) {
+    edge(start).document = name
+    if (end < text.length) edge(end)
+  }
+  if (documents.length === 0) {
+    for (const { number, start } of pages) edges.push({ start, page: number, document: null })
+  } else {
+    for (const { number, start } of pages) edge(start).page = number
+    edges.sort((a, b) => a.start - b.start)
+  }
+  edges.forEach(({ start, page, document }, i) => {
+    const end = edges[i + 1]?.start ?? text.length
+    const before = blocks.length
+    cut(text, start, Math.max(start, end), page, maximum, blocks)
+    const first = blocks[before]
+    if (first) first.document = document
   })
   return blocks
 }
@@ -56,6 +84,24 @@ export function pageAt(pages: readonly PageRange[], offset: number): number | nu
   return found
 }
 
+/** The document that holds `offset`, where there are several. */
+export function partAt(documents: readonly DocumentPart[], offset: number): DocumentPart | null {
+  return documents.find((part) => offset >= part.start && offset < part.end) ?? null
+}
+
+/** The page of `document` that holds `offset`: of several documents that of the one it stands in. */
+export function pageOf(
+  document: { pages: readonly PageRange[]; documents: readonly DocumentPart[] } | null,
+  offset: number,
+): number | null {
+  if (document === null) return null
+  const { pages, documents } = document
+  if (documents.length === 0) return pageAt(pages, offset)
+  const part = partAt(documents, offset)
+  if (part === null || part.pages === 0) return null
+  return pageAt(pages, offset)
+}
+
 function cut(text: string, from: number, to: number, page: number | null, maximum: number, blocks: Block[]) {
   const before = blocks.length
   let heading = page
@@ -65,7 +111,7 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
 
   const close = () => {
     if (start < 0) return
-    blocks.push({ start, end, page: heading, gap: gap && blocks.length > 0 })
+    blocks.push({ start, end, page: heading, document: null, gap: gap && blocks.length > 0 })
     heading = null
     gap = false
     start = -1
@@ -99,7 +145,8 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
   }
   close()
   // A page without text keeps its heading.
-  if (blocks.length === before && page !== null) blocks.push({ start: from, end: from, page, gap: false })
+  if (blocks.length === before && page !== null)
+    blocks.push({ start: from, end: from, page, document: null, gap: false })
 }
 
 function blank(text: string, from: number, to: number): boolean {

@@ -10,6 +10,7 @@ import type {
   HubOffer,
   Inspection,
   LayerRow,
+  Replacement,
   Settings,
   Snapshot,
   TableRow,
@@ -49,7 +50,9 @@ export const stop = () => call<null>('stop')
 export const compare = (question: string, runs: Choice[]) => call<number>('compare', { question, runs })
 export const stopComparison = () => call<null>('stop_comparison')
 export const saveComparison = () => call<null>('save_comparison')
-export const replaceDocument = (replace: boolean) => call<null>('replace_document', { replace })
+export const replaceDocument = (how: Replacement) => call<null>('replace_document', { how })
+export const addDocument = () => call<null>('add_document')
+export const removeDocument = (index: number) => call<null>('remove_document', { index })
 export const clearConversation = () => call<null>('clear_conversation')
 export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })

@@ -104,8 +104,17 @@ export interface PageRange {
   end: number
 }
 
+/** One of several documents in one conversation. */
+export interface DocumentPart {
+  name: string
+  start: number
+  end: number
+  /** How many it has. */
+  pages: number
+}
+
 export interface DocumentFacts {
-  /** Changes with every document; the page asks for the text again when it changes. */
+  /** Changes with every document, but not when another is added to it: then its text is longer. */
   id: number
   name: string
   kind: string
@@ -114,6 +123,8 @@ export interface DocumentFacts {
   /** UTF-16 units of the text. */
   length: number
   pages: PageRange[]
+  /** The documents that it consists of, in order; empty where it is one alone. */
+  documents: DocumentPart[]
   /** One sentence each: damaged pages, guessed encoding... */
   notes: string[]
   /** Tokens for the open model; null until counted. */
@@ -164,6 +175,8 @@ export interface Source {
   start: number
   end: number
   page: number | null
+  /** The document that it stands in, where there are several. */
+  document: string | null
   text: string
   /** Share of the answer's attention votes, 0 to 1. */
   weight: number
@@ -232,6 +245,9 @@ export interface Progress {
   tokensFromVault: number
 }
 
+/** What becomes of a file that would take the place of a conversation; `add`: it is read as well. */
+export type Replacement = 'keep' | 'replace' | 'add'
+
 /** The engine's process. */
 export interface WorkerState {
   state: 'starting' | 'ready' | 'restarting' | 'failed'
@@ -293,7 +309,7 @@ export type AppEvent =
   | { event: 'library'; library: Library }
   /** All downloads of the list, whenever one changes. At most about 10 a second. */
   | { event: 'downloads'; downloads: Download[] }
-  /** A file waits for `replace_document`, since something still runs about the document it would replace; null: none does. */
+  /** A file waits for `replace_document`, since it would take the place of a conversation; null: none does. */
   | { event: 'replacing'; name: string | null }
   /** A file is held over the window; `files` 0 when it has left. `refusal` says why a drop would be refused. */
   | { event: 'drag'; files: number; refusal: string | null }
@@ -313,6 +329,8 @@ export interface TokenSlots {
   /** Tokens that it stands for. */
   tokens: number
   page: number | null
+  /** The document that it stands in, where there are several. */
+  document: string | null
 }
 
 /** A layer of the model in the map. */
@@ -353,7 +371,9 @@ export interface TableRow {
  * compare({ question, runs: Choice[] })         -> number        the comparison's id; everything else comes as events
  * stop_comparison()                             -> null          what is done of it stays
  * save_comparison()                             -> null          system's dialog; the outcome comes as a 'notice'
- * replace_document({ replace })                 -> null          the person's word on the file that waits
+ * replace_document({ how: Replacement })        -> null          the person's word on the file that waits
+ * add_document()                                -> null          system's dialog: a document to be read beside what is open
+ * remove_document({ index })                    -> null          one of `documents`; the conversation about all goes with it
  * clear_conversation()                          -> null          events: 'document' with no turns
  * restart_worker()                              -> null
  * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token (of
@@ -420,4 +440,6 @@ export type CommandName =
   | 'cancel_download'
   | 'set_thinking'
   | 'clear_vault'
+  | 'add_document'
+  | 'remove_document'
   | 'report'

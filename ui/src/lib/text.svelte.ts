@@ -7,6 +7,8 @@ import type { DocumentFacts } from './contract'
 
 export interface Text {
   id: number
+  /** Another one for every text: a document that another was added to has a longer one. */
+  key: string
   text: string
   blocks: Block[]
 }
@@ -14,14 +16,14 @@ export interface Text {
 export class TextStore {
   current = $state.raw<Text | null>(null)
   error = $state<string | null>(null)
-  #wanted: number | null = null
+  #wanted: string | null = null
   #fetch: (id: number) => Promise<ArrayBuffer>
 
   constructor(fetch: (id: number) => Promise<ArrayBuffer>) {
     this.#fetch = fetch
   }
 
-  /** Fetches the text if `document` is another one than before. A late answer for an earlier document is dropped. */
+  /** Fetches the text if `document` is another one than before, or has grown. A late answer for an earlier document is dropped. */
   async show(document: DocumentFacts | null): Promise<void> {
     if (document === null) {
       this.#wanted = null
@@ -29,18 +31,20 @@ export class TextStore {
       this.error = null
       return
     }
-    if (this.#wanted === document.id) return
-    this.#wanted = document.id
+    const key = `${document.id}/${document.length}`
+    if (this.#wanted === key) return
+    this.#wanted = key
     this.error = null
     try {
       const answer = await this.#fetch(document.id)
-      if (this.#wanted !== document.id) return
+      if (this.#wanted !== key) return
       // A byte order mark inside the text is a character like others: offsets count it.
       // A lone carriage return ends a line like any other line break, which is as long: offsets stay.
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
-      this.current = { id: document.id, text, blocks: blocksOf(text, document.pages) }
+      const blocks = blocksOf(text, document.pages, document.documents)
+      this.current = { id: document.id, key, text, blocks }
     } catch (refusal) {
-      if (this.#wanted !== document.id) return
+      if (this.#wanted !== key) return
       this.#wanted = null
       this.current = null
       this.error = String(refusal)

@@ -77,6 +77,7 @@ export function start(): void {
       sourceBytes: text.length,
       length: text.length,
       pages,
+      documents: [],
       notes: which === 'long' ? ['Page 12 has no text: it may be a picture.'] : [],
       tokens: new Mind(text, '', layers, kvHeads).ends.length,
       moreTokens: false,

@@ -91,6 +91,7 @@ export class Mind {
       kvHeads: this.kvHeads,
       tokens: 1,
       page: pageAt(pages, start),
+      document: null,
     }
   }
 
@@ -132,6 +133,12 @@ export class Mind {
       .map((s) => ({ ...s, kept: this.#share(counts, s.start, s.end, null).mean }))
       .sort((a, b) => b.kept - a.kept)
       .slice(0, 3)
-      .map((s) => ({ ...s, page: pageAt(pages, s.start), text: this.#text.slice(s.start, s.end).trim(), weight: 0.3 }))
+      .map((s) => ({
+        ...s,
+        document: null,
+        page: pageAt(pages, s.start),
+        text: this.#text.slice(s.start, s.end).trim(),
+        weight: 0.3,
+      }))
   }
 }

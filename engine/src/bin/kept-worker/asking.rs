@@ -224,7 +224,9 @@ impl<'a> Watching<'a> {
         let units = |range: &str| range.encode_utf16().count();
         let start16 = units(&text[..source.start]);
         let end16 = start16 + units(&text[source.start..source.end]);
+        let part = self.document.document.part_of(source.start);
         SourceInfo {
+            document: part.map(|part| part.document.name.clone()),
             start: source.start,
             end: source.end,
             start16,

@@ -15,6 +15,7 @@ use kept_engine::{DocumentLength, Engine, EngineError, Estimate};
 use crate::asking::{self, Job, Question, Work};
 use crate::comparing::Comparison;
 use crate::facts;
+use crate::joining;
 use crate::keeping::Keeping;
 use crate::opening::{self, ModelName, OpenDocument, OpenModel, Outcome};
 use crate::output::Output;
@@ -60,6 +61,8 @@ pub struct Desk {
     /// Numbers of what is being opened or counted now. What ends under another number is no longer wanted.
     opening_model: Option<Opening>,
     opening_document: Option<u64>,
+    /// Whether that is one more, beside what is open.
+    adding: bool,
     counting: Option<u64>,
     /// The last number given.
     number: u64,
@@ -82,6 +85,7 @@ impl Desk {
             length: None,
             opening_model: None,
             opening_document: None,
+            adding: false,
             counting: None,
             number: 0,
             running: None,
@@ -124,7 +128,9 @@ impl Desk {
                 model,
                 stretch,
             } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
-            Request::OpenDocument { path } => self.open_document(path),
+            Request::OpenDocument { path } => self.open_document(path, false),
+            Request::AddDocument { path } => self.open_document(path, true),
+            Request::RemoveDocument { part } => self.remove_document(part),
             Request::AdoptDocument { document } => {
                 self.give_up_document();
                 let adopted = String::from_utf8(bytes)
@@ -204,8 +210,9 @@ impl Desk {
         self.settle();
     }
 
-    fn open_document(&mut self, path: PathBuf) {
+    fn open_document(&mut self, path: PathBuf, adding: bool) {
         self.give_up_document();
+        self.adding = adding;
         self.opening_document = Some(self.next_number());
         opening::document(self.number, path, self.inbox.clone());
     }
@@ -215,6 +222,24 @@ impl Desk {
             return;
         }
         self.opening_document = None;
+        let outcome = outcome.and_then(|document| match &self.document {
+            Some(open) if self.adding => joining::added(open, &document).map(Arc::new),
+            _ => Ok(document),
+        });
+        self.tell_document(outcome);
+    }
+
+    /// Takes one of several joined documents away.
+    fn remove_document(&mut self, part: usize) {
+        self.give_up_document();
+        let outcome = match &self.document {
+            Some(open) => joining::removed(open, part).map(Arc::new),
+            None => Err("no document is open; open one first".to_owned()),
+        };
+        self.tell_document(outcome);
+    }
+
+    fn tell_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
         match outcome {
             Ok(document) => {
                 let reply = Reply::Document {

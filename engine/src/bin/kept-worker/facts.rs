@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kept_engine::documents::{Document, Kind, Page};
+use kept_engine::documents::{Document, Kind, Page, Part};
 use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
 use kept_engine::protocol::{
@@ -133,14 +133,16 @@ pub fn document(document: &Document) -> DocumentInfo {
             })
             .collect(),
         notes: document_notes(document),
+        // Whoever joins documents knows what each was told to be: see `joining.rs`.
+        parts: Vec::new(),
     }
 }
 
 /// A document from what the window kept of it. What only mattered for its notes is not restored: `info` has the notes.
-/// Refuses pages that do not tile the text, in one sentence.
+/// Refuses pages that do not tile the text, and parts that do not lie in it, in one sentence.
 pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
     let mut end = 0;
-    for page in &info.pages {
+    for page in info.pages.iter().filter(|_| info.parts.is_empty()) {
         if page.start != end || page.end < page.start || !text.is_char_boundary(page.end) {
             return Err(format!(
                 "page {} of {} does not lie in its text; open the file again",
@@ -149,13 +151,37 @@ pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
         }
         end = page.end;
     }
-    if !info.pages.is_empty() && end != text.len() {
+    if !info.pages.is_empty() && info.parts.is_empty() && end != text.len() {
         return Err(format!(
             "the pages of {} do not cover its text; open the file again",
             info.name
         ));
     }
-    Ok(Document {
+    let mut before = 0;
+    for part in &info.parts {
+        let within = part.start >= before && part.end >= part.start;
+        let own = text.get(part.start..part.end).filter(|_| within);
+        let Some(own) = own else {
+            return Err(format!(
+                "{} does not lie in the text of all documents; open the files again",
+                part.document.name
+            ));
+        };
+        adopted(&part.document, own.to_owned())?;
+        before = part.end;
+    }
+    let mut document = alone(info, text);
+    document.parts = (info.parts.iter())
+        .map(|part| Part {
+            document: alone(&part.document, String::new()),
+            range: part.start..part.end,
+        })
+        .collect();
+    Ok(document)
+}
+
+fn alone(info: &DocumentInfo, text: String) -> Document {
+    Document {
         name: info.name.clone(),
         kind: match info.kind.as_str() {
             "markdown" => Kind::Markdown,
@@ -176,5 +202,5 @@ pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
         malformed: 0,
         unread_pages: Vec::new(),
         parts: Vec::new(),
-    })
+    }
 }

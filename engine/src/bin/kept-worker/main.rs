@@ -8,6 +8,7 @@ mod asking;
 mod comparing;
 mod desk;
 mod facts;
+mod joining;
 mod keeping;
 mod opening;
 mod output;

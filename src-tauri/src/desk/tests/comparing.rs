@@ -231,7 +231,10 @@ fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
     story.look();
     story.desk.open_path("/a.txt".into());
     assert_eq!(story.requests(), []);
-    story.desk.replace_document(true);
+    story
+        .desk
+        .replace_document(crate::contract::Replacement::Replace)
+        .expect("taken");
     assert!(matches!(
         story.requests().as_slice(),
         [Request::OpenDocument { .. }]

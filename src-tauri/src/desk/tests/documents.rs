@@ -1,9 +1,11 @@
 //! Documents coming and going.
 
 use kept_engine::Finish;
-use kept_engine::protocol::Failure;
+use kept_engine::protocol::{Failure, PartInfo};
 
 use super::*;
+use crate::contract::Replacement;
+use crate::sentences;
 
 fn document(name: &str) -> Reply {
     Reply::Document {
@@ -45,7 +47,10 @@ fn a_file_replaces_the_document_and_its_conversation() {
         }],
         "something still runs: a person decides"
     );
-    story.desk.replace_document(true);
+    story
+        .desk
+        .replace_document(Replacement::Replace)
+        .expect("taken");
     assert_eq!(story.desk.snapshot().opening.as_deref(), Some("a b.pdf"));
     assert!(
         story.document().is_some_and(|d| d.sample),
@@ -189,14 +194,15 @@ fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.desk.open_path("/slipped.pdf".into());
-    story.desk.replace_document(false);
+    let how = story.desk.replace_document(Replacement::Keep);
+    assert_eq!(how, Ok(()));
     assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
     story.hear(answered(ticket, "Because", Finish::End));
     assert_eq!(story.turn().answer, "Because");
     // Nothing waits any more.
     story.look();
-    story.desk.replace_document(true);
-    assert_eq!(story.requests(), []);
+    let how = story.desk.replace_document(Replacement::Replace);
+    assert_eq!((how, story.requests()), (Ok(()), Vec::new()));
 }
 
 #[test]
@@ -232,4 +238,169 @@ fn a_file_that_is_not_opened_is_named_without_its_folder_and_the_systems_words()
         story.notices(),
         ["a.txt could not be read (the disk gave an error): check the disk."]
     );
+}
+
+/// Two texts as the worker joins them: `one` and `two`, three bytes each, with a line between.
+fn both() -> Reply {
+    let part = |name: &str, start, end| PartInfo {
+        document: info(name),
+        start,
+        end,
+    };
+    Reply::Document {
+        document: DocumentInfo {
+            parts: vec![part("a.txt", 0, 3), part("b.txt", 4, 7)],
+            ..info("a.txt + b.txt")
+        },
+    }
+}
+
+/// `a.txt` is open, and a question about it was answered.
+fn answered_about_one() -> Story {
+    let mut story = Story::ready();
+    story.desk.open_path("/a.txt".into());
+    story.hear_bytes(document("a.txt"), b"one");
+    let (_, ticket) = story.ask("Why?");
+    story.read(ticket, 2);
+    story.hear(answered(ticket, "Because", Finish::End));
+    story.look();
+    story
+}
+
+#[test]
+fn a_document_is_added_and_the_conversation_stays() {
+    let mut story = answered_about_one();
+    let id = story.document().expect("open").id;
+    story.desk.add_path("/b.txt".into());
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("b.txt"));
+    let requests = story.requests();
+    let [Request::AddDocument { path }] = requests.as_slice() else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(path.as_os_str(), "/b.txt");
+    story.hear_bytes(both(), b"one\ntwo");
+    let saved = story.look();
+    assert!(
+        saved
+            .iter()
+            .any(|e| matches!(e, Effect::Save(Save::Grown(d)) if d.id == id))
+    );
+    let snapshot = story.desk.snapshot();
+    assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 1));
+    let facts = snapshot.document.expect("both");
+    let parts: Vec<(&str, usize, usize)> = (facts.documents.iter())
+        .map(|part| (part.name.as_str(), part.start, part.end))
+        .collect();
+    assert_eq!(parts, [("a.txt", 0, 3), ("b.txt", 4, 7)]);
+    assert_eq!((facts.id, facts.length), (id, 7));
+    // Nothing of it is changed while a question runs.
+    let (_, ticket) = story.ask("And now?");
+    story.desk.add_path("/c.txt".into());
+    assert_eq!(story.notices(), [sentences::BUSY_DOCUMENTS]);
+    let refused = story.desk.remove_document(0);
+    assert_eq!(refused, Err(sentences::BUSY_DOCUMENTS.to_owned()));
+    story.hear(answered(ticket, "So", Finish::End));
+
+    assert!(story.desk.remove_document(2).is_err(), "there are two");
+    story.look();
+    story.desk.remove_document(0).expect("asked for");
+    assert_eq!(story.requests(), [Request::RemoveDocument { part: 0 }]);
+    assert!(story.desk.remove_document(0).is_err(), "one at a time");
+    story.hear_bytes(document("b.txt"), b"two");
+    let snapshot = story.desk.snapshot();
+    assert_eq!(
+        story.desk.remove_document(0),
+        Err(sentences::NO_SUCH_DOCUMENT.to_owned())
+    );
+    let left = snapshot.document.expect("one is left");
+    assert_eq!((left.name.as_str(), left.documents.len()), ("b.txt", 0));
+    assert!(left.id > id && snapshot.turns.is_empty());
+}
+
+#[test]
+fn a_file_does_not_take_the_place_of_a_conversation_without_a_word() {
+    let mut story = answered_about_one();
+    story.desk.open_path("/b.txt".into());
+    assert_eq!(
+        story.events(),
+        [AppEvent::Replacing {
+            name: Some("b.txt".into())
+        }]
+    );
+    story
+        .desk
+        .replace_document(Replacement::Add)
+        .expect("taken");
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::AddDocument { .. }]
+    ));
+    // The sample's conversation is no loss.
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.hear(answered(ticket, "Because", Finish::End));
+    story.desk.open_path("/b.txt".into());
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("b.txt"));
+}
+
+#[test]
+fn files_that_are_dropped_together_are_read_together() {
+    let mut story = Story::ready();
+    let paths = ["/a.txt", "/gone.txt", "/b.txt"];
+    story
+        .desk
+        .open_paths(paths.iter().map(Into::into).collect());
+    story.look();
+    story.hear_bytes(document("a.txt"), b"one");
+    let added = |story: &mut Story| match story.requests().as_slice() {
+        [Request::AddDocument { path }] => path.display().to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(added(&mut story), "/gone.txt");
+    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert_eq!(story.desk.snapshot().opening.as_deref(), Some("b.txt"));
+    assert_eq!(added(&mut story), "/b.txt");
+    story.hear_bytes(both(), b"one\ntwo");
+    assert_eq!(story.document().map(|d| d.documents.len()), Some(2));
+    // Where the first cannot be opened, the next takes its place: it is not joined to what was there.
+    let mut other = Story::ready();
+    other
+        .desk
+        .open_paths(vec!["/gone.txt".into(), "/m.gguf".into(), "/b.txt".into()]);
+    assert!(
+        other
+            .requests()
+            .iter()
+            .any(|r| matches!(r, Request::OpenModel { .. }))
+    );
+    other.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert!(matches!(
+        other.requests().as_slice(),
+        [Request::OpenDocument { path }] if path.as_os_str() == "/b.txt"
+    ));
+    // A worker that died in between is given both again.
+    story.desk.worker_died("The engine was ended.");
+    story.look();
+    story.hello();
+    let parts = story.requests().into_iter().find_map(|r| match r {
+        Request::AdoptDocument { document } => Some(document.parts.len()),
+        _ => None,
+    });
+    assert_eq!(parts, Some(2));
+}
+
+#[test]
+fn what_is_left_of_documents_that_are_no_longer_open_is_not_shown() {
+    let mut story = answered_about_one();
+    story.desk.add_path("/b.txt".into());
+    story.hear_bytes(both(), b"one\ntwo");
+    story.desk.remove_document(0).expect("asked for");
+    story.desk.open_sample();
+    story.look();
+    story.hear_bytes(document("b.txt"), b"two");
+    assert!(story.document().is_some_and(|d| d.sample));
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::AdoptDocument { document }] if document.name == "sample.txt"
+    ));
 }

@@ -229,6 +229,7 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
                 start16: 3,
                 end16: 8,
                 page: None,
+                document: None,
                 text: "words".into(),
                 weight: 0.5,
                 kept: 1.0,

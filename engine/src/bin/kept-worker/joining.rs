@@ -1,0 +1,74 @@
+//! Several documents as one: what is open with one more, or with one less.
+
+use kept_engine::documents::Document;
+use kept_engine::protocol::{DocumentInfo, MAX_PAYLOAD_BYTES, PartInfo};
+
+use crate::facts;
+use crate::opening::{OpenDocument, Outcome};
+
+/// `open` with `new` behind it.
+pub fn added(open: &OpenDocument, new: &OpenDocument) -> Outcome<OpenDocument> {
+    let mut all = apart(open);
+    all.push((new.info.clone(), new.document.clone()));
+    joined(all)
+}
+
+/// `open` without its part number `part`.
+pub fn removed(open: &OpenDocument, part: usize) -> Outcome<OpenDocument> {
+    let mut all = apart(open);
+    if all.len() < 2 || part >= all.len() {
+        return Err(format!(
+            "there is no document number {} among {}; choose one of those that are shown",
+            part + 1,
+            all.len()
+        ));
+    }
+    all.remove(part);
+    joined(all)
+}
+
+/// The documents that `open` was joined from, with what is known of each.
+fn apart(open: &OpenDocument) -> Vec<(DocumentInfo, Document)> {
+    let documents = open.document.split();
+    match open.info.parts.is_empty() {
+        true => documents
+            .into_iter()
+            .map(|d| (open.info.clone(), d))
+            .collect(),
+        false => {
+            let infos = open.info.parts.iter().map(|part| part.document.clone());
+            infos.zip(documents).collect()
+        }
+    }
+}
+
+/// Notes and numbers of each stay as they were told: a text that came back from the window does not know them any more.
+fn joined(all: Vec<(DocumentInfo, Document)>) -> Outcome<OpenDocument> {
+    let (infos, documents): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    let document = Document::join(documents);
+    if document.text.len() > MAX_PAYLOAD_BYTES {
+        return Err(format!(
+            "together the documents have {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: remove one first",
+            document.text.len()
+        ));
+    }
+    if let [info] = infos.as_slice() {
+        return Ok(OpenDocument {
+            info: info.clone(),
+            document,
+        });
+    }
+    let info = DocumentInfo {
+        malformed: infos.iter().map(|info| info.malformed).sum(),
+        notes: infos.iter().flat_map(|info| info.notes.clone()).collect(),
+        parts: (infos.into_iter().zip(&document.parts))
+            .map(|(document, part)| PartInfo {
+                document,
+                start: part.range.start,
+                end: part.range.end,
+            })
+            .collect(),
+        ..facts::document(&document)
+    };
+    Ok(OpenDocument { info, document })
+}

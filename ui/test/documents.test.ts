@@ -1,0 +1,155 @@
+/** Several documents in one conversation: their list, where each begins, whose a passage is. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import { blocksOf, pageOf } from '../src/lib/blocks'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import { Desk } from '../src/lib/desk.svelte'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import Conversation from '../src/parts/Conversation.svelte'
+import Documents from '../src/parts/Documents.svelte'
+import Replace from '../src/parts/Replace.svelte'
+import Frame from './Frame.svelte'
+import { documentFacts, snapshot, turn } from './given'
+
+const TEXT = 'one\ntwo\n\n(Here ends the document "a.txt".)\n\nthree four\n\n(Here ends the document "b.pdf".)'
+const three = TEXT.indexOf('three')
+const DOCUMENTS = [
+  { name: 'a.txt', start: 0, end: 7, pages: 0 },
+  { name: 'b.pdf', start: three, end: three + 10, pages: 2 },
+]
+const PAGES = [
+  { number: 1, start: three, end: three + 6 },
+  { number: 2, start: three + 6, end: three + 10 },
+]
+
+let asked: { name: string; args: Record<string, unknown> }[]
+let shown: Record<string, unknown> | null = null
+let kept: Kept
+
+beforeEach(() => {
+  asked = []
+  mockIPC((name, args) => {
+    asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
+    return name === 'document_text' ? new TextEncoder().encode(TEXT).buffer : null
+  })
+  const desk = new Desk()
+  desk.load(snapshot({ document: documentFacts({ name: 'a.txt + b.pdf', documents: DOCUMENTS, pages: PAGES }) }))
+  kept = {
+    desk,
+    actions: new Actions(desk),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, (problem) => expect.fail(String(problem))),
+    reader: new Reader(),
+    find: new Find(),
+    open: () => {},
+    compose: () => {},
+  }
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+function show(part: unknown) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props: {} } })
+  flushSync()
+}
+const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+const named = (name: string) => asked.filter((call) => call.name === name).map((call) => call.args)
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 0))
+  flushSync()
+}
+
+describe('the text of several documents', () => {
+  it('begins a block, with the name, where a document does, and one where it ends', () => {
+    const blocks = blocksOf(TEXT, PAGES, DOCUMENTS)
+    expect(blocks.map((b) => [b.document, b.page, TEXT.slice(b.start, b.end)])).toEqual([
+      ['a.txt', null, 'one\ntwo'],
+      [null, null, '(Here ends the document "a.txt".)'],
+      ['b.pdf', 1, 'three '],
+      [null, 2, 'four'],
+      [null, null, '(Here ends the document "b.pdf".)'],
+    ])
+  })
+
+  it('knows pages only in the document that has them', () => {
+    const document = { pages: PAGES, documents: DOCUMENTS }
+    expect([0, 8, three, three + 7, TEXT.length - 1].map((at) => pageOf(document, at))).toEqual([
+      null,
+      null,
+      1,
+      2,
+      null,
+    ])
+    expect(pageOf({ pages: PAGES, documents: [] }, three)).toBe(1)
+    expect(pageOf(null, 0)).toBeNull()
+  })
+
+  it('is fetched again when one was added', async () => {
+    const facts = documentFacts({ length: 3 })
+    await kept.text.show(facts)
+    await kept.text.show(facts)
+    expect(named('document_text')).toHaveLength(1)
+    await kept.text.show({ ...facts, length: TEXT.length, documents: DOCUMENTS })
+    expect(named('document_text')).toHaveLength(2)
+    expect(kept.text.current?.blocks.filter((b) => b.document !== null)).toHaveLength(2)
+  })
+})
+
+describe('the list of documents', () => {
+  it('goes to where one begins, adds one, and takes one away, at the second click if something was asked', async () => {
+    show(Documents)
+    all('documents-button')[0]!.click()
+    flushSync()
+    expect(all('part').map((p) => p.textContent?.replace(/\s+/g, ' ').trim())).toEqual([
+      'a.txt Remove',
+      'b.pdf 2 pages Remove',
+    ])
+    all('part')[1]!.querySelector('button')!.click()
+    expect(kept.reader.target?.offset).toBe(three)
+    flushSync()
+    all('documents-button')[0]!.click()
+    flushSync()
+    kept.desk.apply({ event: 'turn', turn: turn() })
+    flushSync()
+    all('part-remove')[1]!.click()
+    flushSync()
+    expect(named('remove_document')).toEqual([])
+    expect(all('part-remove')[1]!.textContent).toContain('forget the conversation')
+    all('part-remove')[1]!.click()
+    await settle()
+    expect(named('remove_document')).toEqual([{ index: 1 }])
+    all('add-button')[0]!.click()
+    await settle()
+    expect(named('add_document')).toHaveLength(1)
+    kept.desk.document = documentFacts()
+    flushSync()
+    expect([all('documents-button').length, all('add-button').length]).toEqual([0, 1])
+  })
+
+  it('stands at each passage', () => {
+    const source = { start: three, end: three + 5, page: 1, document: 'b.pdf', text: 'three', weight: 1, kept: 1 }
+    const sources = [source, { ...source, start: 0, end: 3, page: null, document: 'a.txt', text: 'one' }]
+    kept.desk.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources }) })
+    show(Conversation)
+    const said = all('source').map((s) => s.textContent?.replace(/\s+/g, ' ').trim())
+    expect(said).toEqual(['b.pdf, p. 1 · three · 100 % kept', 'a.txt · one · 100 % kept'])
+  })
+
+  it('is one of three ways for a file that would take the place of a conversation', async () => {
+    kept.desk.apply({ event: 'turn', turn: turn() })
+    kept.desk.apply({ event: 'replacing', name: 'c.txt' })
+    show(Replace)
+    for (const id of ['replace-no', 'replace-yes', 'replace-add']) all(id)[0]!.click()
+    await settle()
+    expect(named('replace_document').map((args) => args['how'])).toEqual(['keep', 'replace', 'add'])
+  })
+})
