@@ -214,7 +214,8 @@ async fn a_document_that_grows_keeps_its_conversation() {
     .await;
     let remembered = store::open(folder.path()).await.expect("opens").remembered;
     assert_eq!(remembered.document, Some(grown));
-    assert_eq!(remembered.turns, [turn(1, TurnState::Done)]);
+    let turns: Vec<u64> = remembered.turns.iter().map(|turn| turn.id).collect();
+    assert_eq!(turns, [1]);
 }
 
 #[tokio::test]

@@ -201,6 +201,17 @@ fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
+    // Automatic takes methods as they are.
+    app.click("advanced");
+    app.until("there is nothing to set", |app| {
+        app.text("advanced-panel")
+            .filter(|t| t.contains("nothing to set"))
+    });
+    app.click("method-menu");
+    app.until("a method is chosen", |app| {
+        let click = "const o = $$('method-menu-option').find(o => o.dataset.value === 'snapkv'); o?.click(); return !!o";
+        (app.script(click, json!([])) == true).then_some(())
+    });
     app.click("advanced");
     set(&app, "kernel", "4");
     let wrong = app.until("the field says why not", |app| app.text("parameter-error"));

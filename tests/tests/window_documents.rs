@@ -66,7 +66,7 @@ fn documents_that_are_dropped_together_are_asked_together() {
     app.until("the table says whose each part is", |app| {
         let rows = app.texts("table-row");
         let of = |name: &str| rows.iter().filter(|r| r.contains(name)).count();
-        (of("tide.txt") == 10 && of("andbook.txt") == 10).then_some(())
+        (of("tide.txt") == 10 && of("handbook.txt") == 10).then_some(())
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 

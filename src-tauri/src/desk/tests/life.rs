@@ -60,7 +60,8 @@ fn the_next_worker_is_given_model_and_document() {
         .collect();
     assert!(matches!(requests[0], (2, Request::OpenModel { .. })));
     assert!(matches!(requests[1], (2, Request::AdoptDocument { .. })));
-    assert_eq!(requests.len(), 2);
+    assert!(matches!(requests[2], (2, Request::KeepDocuments { .. })));
+    assert_eq!(requests.len(), 3);
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         other => panic!("{other:?}"),
     }
     // With another model it may fit.
+    story.desk.clear_conversation();
     story.desk.choose_model_file("/other.gguf".into());
     assert_eq!(story.document().and_then(|d| d.streaming), None);
 }
