@@ -207,11 +207,7 @@ fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
         app.text("advanced-panel")
             .filter(|t| t.contains("nothing to set"))
     });
-    app.click("method-menu");
-    app.until("a method is chosen", |app| {
-        let click = "const o = $$('method-menu-option').find(o => o.dataset.value === 'snapkv'); o?.click(); return !!o";
-        (app.script(click, json!([])) == true).then_some(())
-    });
+    app.choose_method("snapkv");
     app.click("advanced");
     set(&app, "kernel", "4");
     let wrong = app.until("the field says why not", |app| app.text("parameter-error"));

@@ -85,6 +85,8 @@ fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
     let app = Launch::plain().argument(&path).open(&home);
     app.shows_document("mine.txt");
     app.is_ready();
+    // Automatic would keep all of something so short.
+    app.choose_method("snapkv");
     app.ask(QUESTION);
     app.is_answered();
     app.until("the document is painted", |app| {

@@ -139,6 +139,19 @@ impl App<'_> {
         });
     }
 
+    /// Chooses a method in the header, as a person does.
+    #[track_caller]
+    pub fn choose_method(&self, name: &str) {
+        self.click("method-menu");
+        let click = "const o = $$('method-menu-option').find(o => o.dataset.value === args[0]); o?.click(); return !!o";
+        self.until(&format!("{name} is offered"), |app| {
+            (app.script(click, name) == true).then_some(())
+        });
+        self.until(&format!("{name} is chosen"), |app| {
+            (app.snapshot()["settings"]["method"] == name).then_some(())
+        });
+    }
+
     /// What the app would tell a page that asks for everything.
     #[track_caller]
     pub fn snapshot(&self) -> Value {
