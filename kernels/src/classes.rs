@@ -11,12 +11,12 @@
 //! Keys stored before RoPE are turned to each entry's rank as they are read: then there is one product per entry, and still one
 //! row of values per class. A row that no entry reads has no mass: it takes no part.
 
-use crate::decode::ROWS;
+use crate::decode::{ROWS, UNPACKED};
 use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::simd::{Lanes, by_level, simd_level};
-use crate::span::{Logits, add_heads, dot_heads, softmax_row};
+use crate::span::{Logits, add_heads, dot_heads, softmax_row, unpack_row};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{HeadShape, Pairing, RowStore, Scale};
+use crate::{CacheType, HeadShape, Pairing, RowStore, Scale};
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -85,6 +85,13 @@ impl ClassAttention<'_> {
         shape.check_rows("out", out, 1);
         shape.check_store("keys", self.keys, |h| self.rows[h]);
         shape.check_store("values", self.values, |h| self.rows[h]);
+        let stored = (self.keys.cache_type(), self.values.cache_type());
+        assert!(
+            stored.0 == stored.1 && !stored.0.is_quantised(),
+            "classes are stored as f32 or f16, and these as {} and {}",
+            stored.0,
+            stored.1
+        );
         for h in 0..shape.kv_heads {
             let (rows, entries) = (self.rows[h], self.entries[h]);
             assert!(
@@ -129,8 +136,8 @@ pub struct ClassScratch {
     probabilities: Vec<f32>,
     /// First dot products, then mass. `[q_heads, max_rows]`
     classes: Vec<f32>,
-    /// Keys turned to their rank. `[kv_heads, ROWS, head_dim]`
-    rotated: Vec<f32>,
+    /// Rows taken out of packed stores, keys turned to their rank. `[kv_heads, UNPACKED, head_dim]`
+    rows: Vec<f32>,
 }
 
 impl ClassScratch {
@@ -142,7 +149,7 @@ impl ClassScratch {
             max_entries,
             probabilities: vec![0.0; shape.q_heads * max_entries],
             classes: vec![0.0; shape.q_heads * max_rows],
-            rotated: vec![0.0; shape.kv_heads * ROWS * shape.head_dim],
+            rows: vec![0.0; shape.kv_heads * UNPACKED * shape.head_dim],
         }
     }
 
@@ -158,7 +165,7 @@ impl ClassScratch {
 
     /// Bytes held, for the memory ledger.
     pub fn bytes(&self) -> usize {
-        let floats = self.probabilities.len() + self.classes.len() + self.rotated.len();
+        let floats = self.probabilities.len() + self.classes.len() + self.rows.len();
         floats * size_of::<f32>()
     }
 }
@@ -169,8 +176,8 @@ struct Part<'a> {
     probabilities: &'a mut [f32],
     /// `[group, max_rows]`
     classes: &'a mut [f32],
-    /// `[ROWS, head_dim]`
-    rotated: &'a mut [f32],
+    /// `[UNPACKED, head_dim]`
+    rows: &'a mut [f32],
     /// `[group, head_dim]`
     out: &'a mut [f32],
 }
@@ -183,7 +190,7 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
     let (entries, rows) = (group * scratch.max_entries, group * scratch.max_rows);
     let probabilities = SharedMut::new(&mut scratch.probabilities);
     let classes = SharedMut::new(&mut scratch.classes);
-    let rotated = SharedMut::new(&mut scratch.rotated);
+    let unpacked = SharedMut::new(&mut scratch.rows);
     let out = SharedMut::new(out);
     let head = |h: usize| {
         // SAFETY: each kv head has its own parts; the level was detected.
@@ -191,7 +198,7 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
             let mut part = Part {
                 probabilities: probabilities.part(h * entries..(h + 1) * entries),
                 classes: classes.part(h * rows..(h + 1) * rows),
-                rotated: rotated.part(h * ROWS * dim..(h + 1) * ROWS * dim),
+                rows: unpacked.part(h * UNPACKED * dim..(h + 1) * UNPACKED * dim),
                 out: out.part(h * group * dim..(h + 1) * group * dim),
             };
             attend(level, task, h, &mut part);
@@ -217,7 +224,7 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
     let (table, lengths) = task.table(h);
     let rows = task.rows[h];
     let queries = &task.query[h * group * dim..][..group * dim];
-    let (keys, values) = (task.keys.head(h), task.values.head(h));
+    let plain = task.keys.cache_type() == CacheType::F32;
     let entry_stride = part.probabilities.len() / group;
     let class_stride = part.classes.len() / group;
     let shape = (group, dim, task.scale.factor);
@@ -226,13 +233,23 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
         match &task.rotation {
             None => {
                 for first in (0..rows).step_by(ROWS) {
-                    let key = |i: usize| keys[(first + i).min(rows - 1) * dim..][..dim].as_ptr();
+                    let row = |i: usize| (first + i).min(rows - 1);
+                    let keys = match plain {
+                        true => std::array::from_fn(|i| task.keys.row(h, row(i)).as_ptr()),
+                        false => {
+                            for (i, target) in
+                                part.rows.chunks_exact_mut(dim).take(ROWS).enumerate()
+                            {
+                                unpack_row::<V>(task.keys, h, row(i), target);
+                            }
+                            std::array::from_fn(|i| part.rows[i * dim..].as_ptr())
+                        }
+                    };
                     let dots = Logits {
                         start: part.classes.as_mut_ptr().add(first),
                         stride: class_stride,
                     };
-                    let keys = std::array::from_fn(key);
-                    dot_heads::<V>(shape, ROWS.min(rows - first), keys, queries, dots);
+                    dot_heads::<V, _>(shape, ROWS.min(rows - first), keys, queries, dots);
                 }
                 for g in 0..group {
                     let dots = &part.classes[g * class_stride..][..rows];
@@ -246,20 +263,23 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
                 let columns = rotation.rope_dim / 2;
                 for first in (0..table.len()).step_by(ROWS) {
                     let count = ROWS.min(table.len() - first);
-                    for (i, target) in part.rotated.chunks_exact_mut(dim).enumerate() {
+                    for (i, target) in part.rows.chunks_exact_mut(dim).take(ROWS).enumerate() {
                         let rank = (first + i).min(table.len() - 1);
-                        target.copy_from_slice(&keys[table[rank] as usize * dim..][..dim]);
+                        let row = table[rank] as usize;
+                        match plain {
+                            true => target.copy_from_slice(task.keys.row(h, row)),
+                            false => unpack_row::<V>(task.keys, h, row, target),
+                        }
                         let angles = rank * columns..(rank + 1) * columns;
                         let (cos, sin) = (&rotation.cos[angles.clone()], &rotation.sin[angles]);
                         rotate_row(target, cos, sin, rotation.pairing);
                     }
-                    let rotated = part.rotated.as_ptr();
-                    let keys = std::array::from_fn(|i| rotated.add(i * dim));
+                    let keys = std::array::from_fn(|i| part.rows[i * dim..].as_ptr());
                     let logits = Logits {
                         start: part.probabilities.as_mut_ptr().add(first),
                         stride: entry_stride,
                     };
-                    dot_heads::<V>(shape, count, keys, queries, logits);
+                    dot_heads::<V, _>(shape, count, keys, queries, logits);
                 }
                 for row in part.probabilities.chunks_exact_mut(entry_stride) {
                     row.iter_mut().zip(lengths).for_each(|(l, k)| *l *= k);
@@ -280,11 +300,28 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
             }
         }
         part.out.fill(0.0);
-        let mass = Logits {
-            start: part.classes.as_mut_ptr(),
-            stride: class_stride,
+        let step = match plain {
+            true => rows,
+            false => UNPACKED,
         };
-        add_heads::<V>((rows, group, dim), &values[..rows * dim], mass, part.out);
+        for first in (0..rows).step_by(step) {
+            let count = step.min(rows - first);
+            let mass = Logits {
+                start: part.classes.as_mut_ptr().add(first),
+                stride: class_stride,
+            };
+            let values = match plain {
+                true => &task.values.head(h)[..rows * dim],
+                false => {
+                    let target = &mut part.rows[..count * dim];
+                    for (r, target) in target.chunks_exact_mut(dim).enumerate() {
+                        unpack_row::<V>(task.values, h, first + r, target);
+                    }
+                    &part.rows[..count * dim]
+                }
+            };
+            add_heads::<V, _>((count, group, dim), values, mass, part.out);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Rows are an unordered set: there is no causal mask, every valid row is visible, and storage order does not matter.
 //! Writing the new token's own key and value into its row is done before, by the caller.
 
+use crate::cache_type::turn;
 use crate::simd::simd_level;
 use crate::span::{Logits, attend};
 use crate::threads::{SharedMut, for_each_range};
@@ -20,6 +21,9 @@ pub(crate) const BLOCK: usize = 64;
 
 /// Rows whose dot products are summed across lanes together.
 pub(crate) const ROWS: usize = 4;
+
+/// Rows that are taken out of packed stores at a time: as many as stay in the first cache with the queries.
+pub(crate) const UNPACKED: usize = 16;
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -126,6 +130,8 @@ pub struct DecodeScratch {
     spans: Vec<Span>,
     /// One partial result per span, see [`Partial`]. `[spans, partial length]`
     partials: Vec<f32>,
+    /// The query, turned as the keys are. `[q_heads, head_dim]`
+    query: Vec<f32>,
 }
 
 /// Rows `first..first + rows` of one kv head.
@@ -137,7 +143,7 @@ pub(crate) struct Span {
 }
 
 /// What one span leaves behind, for each head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
-/// values weighted by these; and room for keys that are rotated as they are read.
+/// values weighted by these; and room for rows that are unpacked, and keys that are rotated, as they are read.
 pub(crate) struct Partial<'a> {
     /// `[group]`
     pub max: &'a mut [f32],
@@ -145,24 +151,24 @@ pub(crate) struct Partial<'a> {
     pub sum: &'a mut [f32],
     /// `[group, head_dim]`
     pub out: &'a mut [f32],
-    /// `[ROWS, head_dim]`
-    pub rotated: &'a mut [f32],
+    /// `[UNPACKED, head_dim]`
+    pub rows: &'a mut [f32],
 }
 
 impl<'a> Partial<'a> {
     fn len(shape: &HeadShape) -> usize {
-        2 * shape.group() + (shape.group() + ROWS) * shape.head_dim
+        2 * shape.group() + (shape.group() + UNPACKED) * shape.head_dim
     }
 
     fn new(part: &'a mut [f32], shape: &HeadShape) -> Self {
         let (max, part) = part.split_at_mut(shape.group());
         let (sum, part) = part.split_at_mut(shape.group());
-        let (out, rotated) = part.split_at_mut(shape.group() * shape.head_dim);
+        let (out, rows) = part.split_at_mut(shape.group() * shape.head_dim);
         Self {
             max,
             sum,
             out,
-            rotated,
+            rows,
         }
     }
 }
@@ -185,6 +191,7 @@ impl DecodeScratch {
             rows: vec![0; shape.kv_heads],
             spans: Vec::with_capacity(spans),
             partials: vec![0.0; spans * Partial::len(&shape)],
+            query: vec![0.0; shape.q_heads * shape.head_dim],
         }
     }
 
@@ -206,7 +213,8 @@ impl DecodeScratch {
 
     /// Bytes held, for the memory ledger.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.probabilities.as_slice()) + size_of_val(self.partials.as_slice())
+        let floats = self.probabilities.len() + self.partials.len() + self.query.len();
+        floats * size_of::<f32>()
     }
 }
 
@@ -220,8 +228,19 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         rows,
         spans,
         partials,
+        query,
         ..
     } = scratch;
+    // Turned keys meet a turned query; those that are rotated as they are read are turned back before.
+    let turns = task.keys.cache_type().turns() && task.rotation.is_none();
+    if turns {
+        query.copy_from_slice(task.query);
+        query.chunks_exact_mut(shape.head_dim).for_each(turn);
+    }
+    let task = &DecodeAttention {
+        query: if turns { query } else { task.query },
+        ..*task
+    };
     rows.copy_from_slice(task.rows);
     spans.clear();
     for (kv_head, &rows) in rows.iter().enumerate() {
@@ -260,6 +279,9 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
             let out = out.part(h * shape.head_dim..(h + 1) * shape.head_dim);
             let row = probabilities.part(h * *max_rows..(h + 1) * *max_rows);
             combine(task, spans, &partials, h, row, out);
+            if task.values.cache_type().turns() {
+                turn(out);
+            }
         }
     });
 }

@@ -2,6 +2,7 @@
 //! row-wise pieces of a layer, and memory-mapped weights.
 //!
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
+//! - `cache_type.rs`: [`CacheType`], how kept rows are stored.
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
 //!   of them gives it.
@@ -25,6 +26,7 @@
 #![warn(missing_docs)]
 
 mod bandwidth;
+mod cache_type;
 mod classes;
 mod counting;
 mod decode;
@@ -48,6 +50,7 @@ mod window;
 mod x86;
 
 pub use bandwidth::{Bandwidth, bandwidth};
+pub use cache_type::{CacheType, UnknownCacheType};
 pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };

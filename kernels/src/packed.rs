@@ -107,6 +107,14 @@ impl PackedRows {
         });
     }
 
+    /// Writes one row to its bytes.
+    pub(crate) fn pack_row(self, row: &[f32], out: &mut [u8]) {
+        match self {
+            PackedRows::F16 => pack_f16(row, out),
+            PackedRows::Q8_0 => pack_q8_0(row, out),
+        }
+    }
+
     /// Replaces numbers by what they are after packing and unpacking.
     pub fn round(self, rows: &mut [f32], head_dim: usize) {
         let mut packed = vec![0; self.row_bytes(head_dim)];

@@ -214,7 +214,8 @@ pub fn decode_attention(
         let kv_head = h / shape.group();
         let query = query_head(task.query, shape, 0, h);
         let (weights, sum, _) = weights(query, task.rows[kv_head], task.scale, |r| {
-            let mut key = task.keys.row(kv_head, r).to_vec();
+            let mut key = vec![0.0; shape.head_dim];
+            task.keys.read(kv_head, r, &mut key);
             if let Some(rotation) = &task.rotation {
                 let columns = rotation.rope_dim / 2;
                 let rank = rotation.ranks[task.keys.first_row(kv_head) + r] as usize;
@@ -226,11 +227,18 @@ pub fn decode_attention(
             key.into()
         });
         probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
+        let values: Vec<Vec<f32>> = (0..weights.len())
+            .map(|r| {
+                let mut value = vec![0.0; shape.head_dim];
+                task.values.read(kv_head, r, &mut value);
+                value
+            })
+            .collect();
         for i in 0..shape.head_dim {
             let weighted = weights
                 .iter()
-                .enumerate()
-                .map(|(r, w)| w * f64::from(task.values.row(kv_head, r)[i]));
+                .zip(&values)
+                .map(|(w, value)| w * f64::from(value[i]));
             out[h * shape.head_dim + i] = (weighted.sum::<f64>() / sum) as f32;
         }
     }
@@ -245,8 +253,9 @@ pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities
         let (classes, lengths) = task.table(kv_head);
         let query = query_head(task.query, shape, 0, h);
         let (weights, sum, _) = weights(query, classes.len(), task.scale, |entry| {
-            let class = task.keys.row(kv_head, classes[entry] as usize);
-            let mut key: Vec<f32> = class.iter().map(|x| x * lengths[entry]).collect();
+            let mut key = vec![0.0; shape.head_dim];
+            task.keys.read(kv_head, classes[entry] as usize, &mut key);
+            key.iter_mut().for_each(|x| *x *= lengths[entry]);
             if let Some(rotation) = &task.rotation {
                 let columns = rotation.rope_dim / 2;
                 let table = entry * columns..(entry + 1) * columns;
@@ -256,8 +265,15 @@ pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities
             key.into()
         });
         probabilities[h] = weights.iter().map(|w| (w / sum) as f32).collect();
+        let values: Vec<Vec<f32>> = (classes.iter())
+            .map(|&class| {
+                let mut value = vec![0.0; shape.head_dim];
+                task.values.read(kv_head, class as usize, &mut value);
+                value
+            })
+            .collect();
         for i in 0..shape.head_dim {
-            let value = |entry: usize| task.values.row(kv_head, classes[entry] as usize)[i];
+            let value = |entry: usize| values[entry][i];
             let weighted = weights.iter().enumerate();
             let total: f64 = weighted.map(|(e, w)| w * f64::from(value(e))).sum();
             out[h * shape.head_dim + i] = (total / sum) as f32;

@@ -1,4 +1,4 @@
-//! `RowStore`: the keys or the values of one layer, in f32, one run of rows per kv head.
+//! `RowStore`: the keys or the values of one layer, one run of rows per kv head; in f32 until they are packed.
 //!
 //! A row is a place in the cache; which position of the text it holds is the caller's business.
 //! How many rows are valid is the caller's business too: the store knows capacities, not lengths.
@@ -9,31 +9,358 @@
 //!   head 0 | row 0: a a a a | row 1: b b b b | row 2: c c c c
 //!   head 1 | row 0: d d d d | row 1: e e e e |
 //! ```
+//!
+//! A packed store ([`RowStore::stored`]) holds bytes instead: of each head the first `narrow` places as its [`CacheType`], the others as
+//! f16 where that type is a quantised one. Its rows are read and written one by one, and each is rounded by itself. Where rows are
+//! replaced (`replaced`), a row need not lie in the place of its number: so a row that is to be narrow from now on gives its wide place
+//! to another ([`RowStore::trade`]), and no row ever changes its number.
+
+use crate::cache_type::turn;
+use crate::{CacheType, row_length};
 
 /// Keys or values of one layer, kv-head-major: head `h` holds `capacity(h)` rows of `head_dim` f32 in one allocation.
 /// Heads may have different capacities (ragged).
 #[derive(Clone, Debug)]
 pub struct RowStore {
-    /// Every row of every head, `[rows of all heads, head_dim]`.
+    /// Every row of every head, `[rows of all heads, head_dim]`; nothing in a packed store.
     data: Vec<f32>,
+    packed: Option<Packed>,
     head_dim: usize,
     /// `first_rows[h]..first_rows[h + 1]` are the rows of head `h`, counted over all heads. `[kv_heads + 1]`
     first_rows: Vec<usize>,
 }
 
+/// Rows as bytes.
+#[derive(Clone, Debug)]
+struct Packed {
+    kind: CacheType,
+    bytes: Vec<u8>,
+    /// `[kv_heads]`: places of each head that are stored as `kind`; those behind them as [`CacheType::wide`].
+    narrow: Vec<usize>,
+    /// `[kv_heads]`: first byte of each head.
+    starts: Vec<usize>,
+    /// `[rows of all heads]`: the place of each row in its head; empty where row `r` lies in place `r`.
+    places: Vec<u32>,
+    /// `[wide places of all heads]`: the row in each of them, where rows trade places.
+    in_wide: Vec<u32>,
+    /// `[kv_heads + 1]`: where each head's begin in `in_wide`.
+    first_wide: Vec<usize>,
+    /// `[head_dim]`: for turning a row that is written.
+    turned: Vec<f32>,
+    /// `[head_dim]`: for a second row.
+    other: Vec<f32>,
+}
+
+impl Packed {
+    fn write(&mut self, first: usize, h: usize, r: usize, row: &[f32]) {
+        let (kind, place) = self.place(first, row.len(), h, r);
+        let row = match self.kind.turns() {
+            true => {
+                self.turned.copy_from_slice(row);
+                turn(&mut self.turned);
+                &self.turned
+            }
+            false => row,
+        };
+        kind.write(row, &mut self.bytes[place]);
+    }
+
+    /// Two rows of head `h`, whose first row is `first` of all, take each other's places.
+    fn swap(&mut self, first: usize, h: usize, one: usize, other: usize) {
+        self.places.swap(first + one, first + other);
+        for row in [one, other] {
+            if let Some(wide) = (self.places[first + row] as usize).checked_sub(self.narrow[h]) {
+                self.in_wide[self.first_wide[h] + wide] = row as u32;
+            }
+        }
+    }
+
+    /// How row `r` of head `h`, whose first row is `first` of all, is stored, and where.
+    #[inline(always)]
+    fn place(
+        &self,
+        first: usize,
+        head_dim: usize,
+        h: usize,
+        r: usize,
+    ) -> (CacheType, std::ops::Range<usize>) {
+        let r = match self.places.is_empty() {
+            true => r,
+            false => self.places[first + r] as usize,
+        };
+        let narrow = self.kind.row_bytes(head_dim);
+        let (kind, start, len) = match r < self.narrow[h] {
+            true => (self.kind, r * narrow, narrow),
+            false => {
+                let broad = self.kind.wide().row_bytes(head_dim);
+                let before = self.narrow[h] * narrow + (r - self.narrow[h]) * broad;
+                (self.kind.wide(), before, broad)
+            }
+        };
+        let start = self.starts[h] + start;
+        (kind, start..start + len)
+    }
+}
+
 impl RowStore {
+    /// Rows stored as `kind`, all zero: `capacities[h]` of them for kv head `h`. Of a quantised type the first `narrow[h]` are stored so
+    /// and the others as f16; other types take no notice of it. With `replaced`, rows of a quantised type may trade places.
+    ///
+    /// # Panics
+    /// When `narrow` is more than a head holds.
+    pub fn stored(
+        kind: CacheType,
+        head_dim: usize,
+        capacities: &[usize],
+        narrow: &[usize],
+        replaced: bool,
+    ) -> Self {
+        if kind == CacheType::F32 {
+            return Self::new(head_dim, capacities);
+        }
+        let mut store = Self {
+            data: Vec::new(),
+            ..Self::new(head_dim, &vec![0; capacities.len()])
+        };
+        store.first_rows = first_rows(capacities);
+        assert_eq!(narrow.len(), capacities.len(), "narrow is [kv_heads]");
+        let narrow: Vec<usize> = match kind.is_quantised() {
+            true => narrow.to_vec(),
+            false => vec![0; capacities.len()],
+        };
+        let mut starts = Vec::with_capacity(narrow.len());
+        let mut bytes = 0;
+        for (&narrow, &capacity) in narrow.iter().zip(capacities) {
+            assert!(narrow <= capacity, "{narrow} rows of {capacity}");
+            starts.push(bytes);
+            bytes += narrow * kind.row_bytes(head_dim)
+                + (capacity - narrow) * kind.wide().row_bytes(head_dim);
+        }
+        let (mut places, mut in_wide, mut first_wide) = (Vec::new(), Vec::new(), Vec::new());
+        if replaced && kind.is_quantised() {
+            for (&narrow, &capacity) in narrow.iter().zip(capacities) {
+                first_wide.push(in_wide.len());
+                places.extend(0..capacity as u32);
+                in_wide.extend(narrow as u32..capacity as u32);
+            }
+            first_wide.push(in_wide.len());
+            places.shrink_to_fit();
+            in_wide.shrink_to_fit();
+        }
+        store.packed = Some(Packed {
+            kind,
+            bytes: vec![0; bytes],
+            narrow,
+            starts,
+            places,
+            in_wide,
+            first_wide,
+            turned: vec![0.0; head_dim],
+            other: vec![0.0; head_dim],
+        });
+        store
+    }
+
+    /// How rows are stored: the narrower of two ways, where there are two.
+    pub fn cache_type(&self) -> CacheType {
+        self.packed.as_ref().map_or(CacheType::F32, |p| p.kind)
+    }
+
+    /// Whether row `r` of head `h` lies in a place that rounds more than the others of this store.
+    pub fn is_narrow(&self, h: usize, r: usize) -> bool {
+        self.packed.as_ref().is_some_and(|packed| {
+            packed.kind.is_quantised()
+                && packed.place(self.first_rows[h], self.head_dim, h, r).0 == packed.kind
+        })
+    }
+
+    /// How row `r` of head `h` is stored, and its bytes, of a packed store. A turned row is turned.
+    #[inline(always)]
+    pub(crate) fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
+        let packed = self.packed.as_ref()?;
+        let (kind, place) = packed.place(self.first_rows[h], self.head_dim, h, r);
+        Some((kind, &packed.bytes[place]))
+    }
+
+    /// All rows of head `h` in half precision, `[capacity, head_dim]`, where all of the store's are.
+    #[inline(always)]
+    pub(crate) fn halves(&self, h: usize) -> Option<&[[u8; 2]]> {
+        let packed = self.packed.as_ref()?;
+        let bytes = self.capacity(h) * packed.kind.row_bytes(self.head_dim);
+        (packed.kind == CacheType::F16)
+            .then(|| packed.bytes[packed.starts[h]..][..bytes].as_chunks().0)
+    }
+
+    /// Copies row `r` of head `h` out, however it is stored.
+    pub fn read(&self, h: usize, r: usize, row: &mut [f32]) {
+        match self.packed_row(h, r) {
+            Some((kind, bytes)) => {
+                kind.read(bytes, row);
+                if self.cache_type().turns() {
+                    turn(row);
+                }
+            }
+            None => row.copy_from_slice(self.row(h, r)),
+        }
+    }
+
+    /// Replaces row `r` of head `h`, however it is stored. Allocates nothing.
+    pub fn write(&mut self, h: usize, r: usize, row: &[f32]) {
+        let first = self.first_rows[h];
+        match &mut self.packed {
+            Some(packed) => packed.write(first, h, r, row),
+            None => self.row_mut(h, r).copy_from_slice(row),
+        }
+    }
+
+    /// Exchanges the places of two rows of head `h` and leaves what lies there: each row then holds what the other held, in its own
+    /// place.
+    ///
+    /// # Panics
+    /// Where rows cannot trade places.
+    pub fn swap_places(&mut self, h: usize, one: usize, other: usize) {
+        let packed = self.packed.as_mut().expect("a packed store");
+        packed.swap(self.first_rows[h], h, one, other);
+    }
+
+    /// Row `order[i]` of head `h` takes place `i`; those behind keep theirs. For a store that nothing was written to.
+    ///
+    /// # Panics
+    /// Where rows cannot trade places.
+    pub fn arrange(&mut self, h: usize, order: &[usize]) {
+        let first = self.first_rows[h];
+        let packed = self.packed.as_mut().expect("a packed store");
+        for (place, &row) in order.iter().enumerate() {
+            packed.places[first + row] = place as u32;
+            if let Some(wide) = place.checked_sub(packed.narrow[h]) {
+                packed.in_wide[packed.first_wide[h] + wide] = row as u32;
+            }
+        }
+    }
+
+    /// Rows of head `h` that lie in wide places, in no order, where rows trade places; else none.
+    pub fn wide_rows(&self, h: usize) -> impl Iterator<Item = usize> + '_ {
+        let packed = self
+            .packed
+            .as_ref()
+            .filter(|packed| !packed.places.is_empty());
+        let rows = packed.map_or(&[][..], |packed| {
+            &packed.in_wide[packed.first_wide[h]..packed.first_wide[h + 1]]
+        });
+        rows.iter().map(|&row| row as usize)
+    }
+
+    /// Row `wide` of head `h` goes into the place of row `narrow`, rounded as that place rounds, and leaves its own to it; what `narrow`
+    /// held is gone. Allocates nothing.
+    ///
+    /// # Panics
+    /// Where rows cannot trade places.
+    pub fn trade(&mut self, h: usize, wide: usize, narrow: usize) {
+        let (first, head_dim) = (self.first_rows[h], self.head_dim);
+        let packed = self.packed.as_mut().expect("a packed store");
+        let (kind, from) = packed.place(first, head_dim, h, wide);
+        kind.read(&packed.bytes[from], &mut packed.turned);
+        let (kind, to) = packed.place(first, head_dim, h, narrow);
+        // Turned already, if rows of this store are.
+        kind.write(&packed.turned, &mut packed.bytes[to]);
+        packed.swap(first, h, wide, narrow);
+    }
+
+    /// Brings row `from` of head `h` to the number `to`; what `from` then holds is of no use. Allocates nothing.
+    pub fn move_row(&mut self, h: usize, from: usize, to: usize) {
+        let (first, head_dim) = (self.first_rows[h], self.head_dim);
+        match &mut self.packed {
+            Some(packed) if !packed.places.is_empty() => {
+                packed.swap(first, h, from, to);
+            }
+            Some(packed) => {
+                let (one, from) = packed.place(first, head_dim, h, from);
+                let (other, to) = packed.place(first, head_dim, h, to);
+                assert_eq!(one, other, "rows of one type, or rows that trade places");
+                packed.bytes.copy_within(from, to.start);
+            }
+            None => {
+                let from = from * head_dim..(from + 1) * head_dim;
+                self.head_mut(h).copy_within(from, to * head_dim);
+            }
+        }
+    }
+
+    /// Makes row `to` of head `h` `keep` times itself and `add` times row `from`, rounded once as it is stored. Allocates nothing.
+    pub fn mix_row(&mut self, h: usize, from: usize, to: usize, (keep, add): (f32, f32)) {
+        let (first, head_dim) = (self.first_rows[h], self.head_dim);
+        match &mut self.packed {
+            Some(packed) => {
+                // Sums of turned rows are turned sums.
+                let (kind, from) = packed.place(first, head_dim, h, from);
+                kind.read(&packed.bytes[from], &mut packed.turned);
+                let (kind, to) = packed.place(first, head_dim, h, to);
+                kind.read(&packed.bytes[to.clone()], &mut packed.other);
+                for (sum, x) in packed.other.iter_mut().zip(&packed.turned) {
+                    *sum = keep * *sum + add * x;
+                }
+                kind.write(&packed.other, &mut packed.bytes[to]);
+            }
+            None => {
+                let (from, to) = (from * head_dim, to * head_dim);
+                let rows = self.head_mut(h);
+                for i in 0..head_dim {
+                    rows[to + i] = keep * rows[to + i] + add * rows[from + i];
+                }
+            }
+        }
+    }
+
+    /// Brings row `r` of head `h` to length 1, rounded once as it is stored, and gives the length it had. Allocates nothing.
+    pub fn normalise_row(&mut self, h: usize, r: usize) -> f32 {
+        let (first, head_dim) = (self.first_rows[h], self.head_dim);
+        let unit = |row: &mut [f32]| {
+            let length = row_length(row);
+            row.iter_mut().for_each(|x| *x /= length);
+            length
+        };
+        match &mut self.packed {
+            Some(packed) => {
+                // Turning keeps lengths.
+                let (kind, place) = packed.place(first, head_dim, h, r);
+                kind.read(&packed.bytes[place.clone()], &mut packed.other);
+                let length = unit(&mut packed.other);
+                kind.write(&packed.other, &mut packed.bytes[place]);
+                length
+            }
+            None => unit(self.row_mut(h, r)),
+        }
+    }
+
+    /// Bytes of the first `rows` rows of head `h`.
+    pub fn bytes_of_rows(&self, h: usize, rows: usize) -> usize {
+        let Some(packed) = &self.packed else {
+            return rows * CacheType::F32.row_bytes(self.head_dim);
+        };
+        let wide = match packed.places.is_empty() {
+            true => rows.saturating_sub(packed.narrow[h]),
+            false => self.wide_rows(h).filter(|&row| row < rows).count(),
+        };
+        let of = |kind: CacheType| kind.row_bytes(self.head_dim);
+        (rows - wide) * of(packed.kind) + wide * of(packed.kind.wide())
+    }
+
+    /// Bytes of row `r` of head `h`.
+    pub fn bytes_of_row(&self, h: usize, r: usize) -> usize {
+        match self.is_narrow(h, r) {
+            true => self.cache_type().row_bytes(self.head_dim),
+            false => self.cache_type().wide().row_bytes(self.head_dim),
+        }
+    }
+
     /// Zeroed rows: `capacities[h]` of them for kv head `h`.
     pub fn new(head_dim: usize, capacities: &[usize]) -> Self {
         assert!(head_dim > 0, "head_dim is 0");
-        let mut first_rows = Vec::with_capacity(capacities.len() + 1);
-        let mut rows = 0;
-        first_rows.push(rows);
-        for capacity in capacities {
-            rows += capacity;
-            first_rows.push(rows);
-        }
+        let first_rows = first_rows(capacities);
+        let rows = first_rows[capacities.len()];
         Self {
             data: vec![0.0; rows * head_dim],
+            packed: None,
             head_dim,
             first_rows,
         }
@@ -44,8 +371,10 @@ impl RowStore {
         Self::new(head_dim, &vec![capacity; kv_heads])
     }
 
-    /// All rows of all heads, `[rows of all heads, head_dim]`; for a uniform store `[kv_heads, capacity, head_dim]`.
+    /// All rows of all heads, `[rows of all heads, head_dim]`; for a uniform store `[kv_heads, capacity, head_dim]`. Not of a packed
+    /// store, as all that gives out slices.
     pub fn as_slice(&self) -> &[f32] {
+        self.expect_f32();
         &self.data
     }
 
@@ -77,11 +406,13 @@ impl RowStore {
 
     /// All rows of head `h`, `[capacity, head_dim]`.
     pub fn head(&self, h: usize) -> &[f32] {
+        self.expect_f32();
         &self.data[self.first_rows[h] * self.head_dim..self.first_rows[h + 1] * self.head_dim]
     }
 
     /// All rows of head `h`, `[capacity, head_dim]`.
     pub fn head_mut(&mut self, h: usize) -> &mut [f32] {
+        self.expect_f32();
         &mut self.data[self.first_rows[h] * self.head_dim..self.first_rows[h + 1] * self.head_dim]
     }
 
@@ -96,9 +427,21 @@ impl RowStore {
         &mut self.head_mut(h)[r * head_dim..][..head_dim]
     }
 
-    /// Bytes of the rows, used or not.
+    fn expect_f32(&self) {
+        assert!(
+            self.packed.is_none(),
+            "rows of type {} are read one by one",
+            self.cache_type()
+        );
+    }
+
+    /// Bytes of the rows, used or not, and of their places where they trade them.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.data.as_slice())
+        let packed = self.packed.as_ref().map_or(0, |packed| {
+            let places = packed.places.len() + packed.in_wide.len();
+            packed.bytes.len() + places * size_of::<u32>()
+        });
+        size_of_val(self.data.as_slice()) + packed
     }
 
     /// Writes a chunk as a projection produces it, `source [rows, kv_heads, head_dim]`, into rows
@@ -126,6 +469,18 @@ impl RowStore {
             }
         }
     }
+}
+
+/// `[kv_heads + 1]`: see [`RowStore::first_row`].
+fn first_rows(capacities: &[usize]) -> Vec<usize> {
+    let mut first_rows = Vec::with_capacity(capacities.len() + 1);
+    let mut rows = 0;
+    first_rows.push(rows);
+    for capacity in capacities {
+        rows += capacity;
+        first_rows.push(rows);
+    }
+    first_rows
 }
 
 /// Copies the rows `positions` of head `source_head` into rows `first_row..` of head `target_head`, in that order.

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 pub enum SimdLevel {
     /// Portable code that the compiler vectorises for the build's baseline (SSE2, NEON).
     Scalar,
-    /// 8 lanes with fused multiply-add.
+    /// 8 lanes with fused multiply-add and half precision.
     Avx2,
     /// 16 lanes.
     Avx512,
@@ -60,7 +60,10 @@ pub fn simd_level() -> SimdLevel {
 
 #[cfg(target_arch = "x86_64")]
 fn highest() -> SimdLevel {
-    if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
+    if !(is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c"))
+    {
         SimdLevel::Scalar
     } else if is_x86_feature_detected!("avx512f") {
         SimdLevel::Avx512
@@ -86,6 +89,8 @@ pub(crate) trait Lanes: Copy {
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
+    /// `N` numbers in half precision, little-endian; two bytes each.
+    unsafe fn load_halves(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -189,6 +194,16 @@ impl Lanes for Portable {
         Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
     }
     #[inline(always)]
+    unsafe fn load_halves(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer covers N elements; no alignment needed.
+        let halves = unsafe { from.cast::<[[u8; 2]; 4]>().read_unaligned() };
+        let mut numbers = [0.0; 4];
+        for (number, bytes) in numbers.iter_mut().zip(halves) {
+            *number = half::f16::from_le_bytes(bytes).to_f32_const();
+        }
+        Self(numbers)
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's pointer covers N elements; no alignment needed.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
@@ -257,13 +272,13 @@ macro_rules! by_level {
         #[allow(clippy::too_many_arguments, reason = "the level comes on top")]
         $visible unsafe fn $name(level: $crate::simd::SimdLevel, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
+            #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2($($argument: $type),*) {
                 // SAFETY: this function has the instructions; the rest is the caller's promise.
                 unsafe { $body::<$crate::x86::Avx2>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx2,fma")]
+            #[target_feature(enable = "avx512f,avx2,fma,f16c")]
             unsafe fn avx512($($argument: $type),*) {
                 // SAFETY: this function has the instructions; the rest is the caller's promise.
                 unsafe { $body::<$crate::x86::Avx512>($($argument),*) }

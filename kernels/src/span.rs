@@ -3,17 +3,52 @@
 //! Each key and each value row comes from memory once for the whole group. What to do with several spans is decided in
 //! `decode.rs`; the causal tiles of a prompt are in `panel.rs`.
 
-use crate::HeadShape;
-use crate::decode::{BLOCK, DecodeAttention, Partial, ROWS, Span};
+use crate::cache_type::{turn, unpack_lanes};
+use crate::decode::{BLOCK, DecodeAttention, Partial, ROWS, Span, UNPACKED};
 use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::panel::WIDEST;
 use crate::simd::{Lanes, by_level};
+use crate::{CacheType, HeadShape, RowStore};
 
 /// Logits of the heads of a group over the rows of one span: head `g`, row `r` is `start[g * stride + r]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Logits {
     pub start: *mut f32,
     pub stride: usize,
+}
+
+/// A number as it lies in memory, and how a vector of them comes into a register.
+pub(crate) trait Number: Copy {
+    /// # Safety
+    /// `from` covers `V::N` numbers; runs at the level of `V`.
+    unsafe fn vector<V: Lanes>(from: *const Self) -> V;
+    /// The number itself.
+    fn single(self) -> f32;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(from: *const Self) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(from) }
+    }
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self
+    }
+}
+
+/// Half precision, little-endian.
+impl Number for [u8; 2] {
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(from: *const Self) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_halves(from.cast()) }
+    }
+    #[inline(always)]
+    fn single(self) -> f32 {
+        half::f16::from_le_bytes(self).to_f32_const()
+    }
 }
 
 by_level! {
@@ -31,25 +66,28 @@ unsafe fn attend_lanes<V: Lanes>(
 ) {
     let HeadShape { head_dim, .. } = task.shape;
     let group = task.shape.group();
-    let part = span.first * head_dim..(span.first + span.rows) * head_dim;
-    let values = &task.values.head(span.kv_head)[part];
     let queries = &task.query[span.kv_head * group * head_dim..][..group * head_dim];
     // SAFETY: pointers stay inside the slices above; the rest is the caller's promise.
     unsafe {
         for first in (0..span.rows).step_by(ROWS) {
-            let keys = key_rows(task, span, first, partial.rotated);
             let rows = ROWS.min(span.rows - first);
             let logits = Logits {
                 start: logits.start.add(first),
                 ..logits
             };
-            dot_heads::<V>(
-                (group, head_dim, task.scale.factor),
-                rows,
-                keys,
-                queries,
-                logits,
-            );
+            let shape = (group, head_dim, task.scale.factor);
+            match task.keys.halves(span.kv_head) {
+                Some(keys) if task.rotation.is_none() => {
+                    let row = |i: usize| span.first + (first + i).min(span.rows - 1);
+                    let key = |i: usize| keys[row(i) * head_dim..][..head_dim].as_ptr();
+                    let keys: [_; ROWS] = std::array::from_fn(key);
+                    dot_heads::<V, _>(shape, rows, keys, queries, logits);
+                }
+                _ => {
+                    let keys = key_rows::<V>(task, span, first, partial.rows);
+                    dot_heads::<V, _>(shape, rows, keys, queries, logits);
+                }
+            }
         }
         for g in 0..group {
             let row =
@@ -60,16 +98,51 @@ unsafe fn attend_lanes<V: Lanes>(
             (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
         }
         partial.out.fill(0.0);
-        for first in (0..span.rows).step_by(BLOCK) {
-            let rows = BLOCK.min(span.rows - first);
-            let values = &values[first * head_dim..(first + rows) * head_dim];
+        let step = match task.values.cache_type() {
+            CacheType::F32 | CacheType::F16 => BLOCK,
+            _ => UNPACKED,
+        };
+        for first in (0..span.rows).step_by(step) {
+            let rows = step.min(span.rows - first);
+            let row = span.first + first;
+            let part = row * head_dim..(row + rows) * head_dim;
             let weights = Logits {
                 start: logits.start.add(first),
                 ..logits
             };
-            add_heads::<V>((rows, group, head_dim), values, weights, partial.out);
+            let shape = (rows, group, head_dim);
+            match (task.values.cache_type(), task.values.halves(span.kv_head)) {
+                (_, Some(values)) => add_heads::<V, _>(shape, &values[part], weights, partial.out),
+                (CacheType::F32, None) => {
+                    let values = &task.values.head(span.kv_head)[part];
+                    add_heads::<V, _>(shape, values, weights, partial.out);
+                }
+                _ => {
+                    let values = &mut partial.rows[..rows * head_dim];
+                    for (r, target) in values.chunks_exact_mut(head_dim).enumerate() {
+                        unpack_row::<V>(task.values, span.kv_head, row + r, target);
+                    }
+                    add_heads::<V, _>(shape, values, weights, partial.out);
+                }
+            }
         }
     }
+}
+
+/// A row of a packed store as it is stored, turned or not.
+///
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn unpack_row<V: Lanes>(
+    store: &RowStore,
+    h: usize,
+    r: usize,
+    target: &mut [f32],
+) {
+    let (kind, bytes) = store.packed_row(h, r).expect("a packed store");
+    // SAFETY: the caller's promise.
+    unsafe { unpack_lanes::<V>(kind, bytes, target) };
 }
 
 /// `logits[g][r] = scale * keys[r] . queries[g]` for all heads of a group and the first `rows` of the key rows.
@@ -77,10 +150,10 @@ unsafe fn attend_lanes<V: Lanes>(
 /// # Safety
 /// Each key has `head_dim` elements and `logits` covers the results; runs at the level of `V`.
 #[inline(always)]
-pub(crate) unsafe fn dot_heads<V: Lanes>(
+pub(crate) unsafe fn dot_heads<V: Lanes, T: Number>(
     (group, head_dim, scale): (usize, usize, f32),
     rows: usize,
-    keys: [*const f32; ROWS],
+    keys: [*const T; ROWS],
     queries: &[f32],
     logits: Logits,
 ) {
@@ -94,10 +167,10 @@ pub(crate) unsafe fn dot_heads<V: Lanes>(
                 ..logits
             };
             match V::ACROSS.min(group - g) {
-                1 => dot_rows::<V, 1>(dots, keys, queries, logits),
-                2 => dot_rows::<V, 2>(dots, keys, queries, logits),
-                3 => dot_rows::<V, 3>(dots, keys, queries, logits),
-                _ => dot_rows::<V, 4>(dots, keys, queries, logits),
+                1 => dot_rows::<V, T, 1>(dots, keys, queries, logits),
+                2 => dot_rows::<V, T, 2>(dots, keys, queries, logits),
+                3 => dot_rows::<V, T, 3>(dots, keys, queries, logits),
+                _ => dot_rows::<V, T, 4>(dots, keys, queries, logits),
             }
         }
     }
@@ -108,9 +181,9 @@ pub(crate) unsafe fn dot_heads<V: Lanes>(
 /// # Safety
 /// `weights` covers `group` x `rows`, `values` is `[rows, head_dim]`, `out` `[group, head_dim]`; runs at the level of `V`.
 #[inline(always)]
-pub(crate) unsafe fn add_heads<V: Lanes>(
+pub(crate) unsafe fn add_heads<V: Lanes, T: Number>(
     (rows, group, head_dim): (usize, usize, usize),
-    values: &[f32],
+    values: &[T],
     weights: Logits,
     out: &mut [f32],
 ) {
@@ -123,51 +196,54 @@ pub(crate) unsafe fn add_heads<V: Lanes>(
                 ..weights
             };
             match V::ACROSS.min(group - g) {
-                1 => add_values::<V, 1>((rows, head_dim), values, weights, out),
-                2 => add_values::<V, 2>((rows, head_dim), values, weights, out),
-                3 => add_values::<V, 3>((rows, head_dim), values, weights, out),
-                _ => add_values::<V, 4>((rows, head_dim), values, weights, out),
+                1 => add_values::<V, T, 1>((rows, head_dim), values, weights, out),
+                2 => add_values::<V, T, 2>((rows, head_dim), values, weights, out),
+                3 => add_values::<V, T, 3>((rows, head_dim), values, weights, out),
+                _ => add_values::<V, T, 4>((rows, head_dim), values, weights, out),
             }
         }
     }
 }
 
-/// Where the keys `first..first + ROWS` of the span are: in the store, or rotated into `rotated`. Past the span's end the
+/// Where the keys `first..first + ROWS` of the span are: in the store, or unpacked and rotated into `rows`. Past the span's end the
 /// last row repeats; its results are dropped.
+///
+/// # Safety
+/// Runs at the level of `V`.
 #[inline(always)]
-fn key_rows(
+unsafe fn key_rows<V: Lanes>(
     task: &DecodeAttention<'_>,
     span: &Span,
     first: usize,
-    rotated: &mut [f32],
+    rows: &mut [f32],
 ) -> [*const f32; ROWS] {
-    let head_dim = task.shape.head_dim;
-    let keys = task.keys.head(span.kv_head);
-    let mut pointers = [std::ptr::null(); ROWS];
-    for (i, pointer) in pointers.iter_mut().enumerate() {
-        let row = span.first + (first + i).min(span.rows - 1);
-        let key = &keys[row * head_dim..(row + 1) * head_dim];
-        *pointer = key.as_ptr();
-        if let Some(rotation) = &task.rotation {
-            let columns = rotation.rope_dim / 2;
-            let rank = rotation.ranks[task.keys.first_row(span.kv_head) + row] as usize;
-            let table = rank * columns..(rank + 1) * columns;
-            let target = &mut rotated[i * head_dim..(i + 1) * head_dim];
-            target.copy_from_slice(key);
-            rotate_row(
-                target,
-                &rotation.cos[table.clone()],
-                &rotation.sin[table],
-                rotation.pairing,
-            );
-        }
+    let (head_dim, h) = (task.shape.head_dim, span.kv_head);
+    let row = |i: usize| span.first + (first + i).min(span.rows - 1);
+    let packed = task.keys.cache_type() != CacheType::F32;
+    if !packed && task.rotation.is_none() {
+        let keys = task.keys.head(h);
+        return std::array::from_fn(|i| keys[row(i) * head_dim..][..head_dim].as_ptr());
     }
-    if task.rotation.is_some() {
-        for (i, pointer) in pointers.iter_mut().enumerate() {
-            *pointer = rotated[i * head_dim..].as_ptr();
+    for (i, target) in rows.chunks_exact_mut(head_dim).take(ROWS).enumerate() {
+        let row = row(i);
+        match packed {
+            // SAFETY: the caller's promise.
+            true => unsafe { unpack_row::<V>(task.keys, h, row, target) },
+            false => target.copy_from_slice(task.keys.row(h, row)),
         }
+        let Some(rotation) = &task.rotation else {
+            continue;
+        };
+        if task.keys.cache_type().turns() {
+            turn(target);
+        }
+        let columns = rotation.rope_dim / 2;
+        let rank = rotation.ranks[task.keys.first_row(h) + row] as usize;
+        let table = rank * columns..(rank + 1) * columns;
+        let (cos, sin) = (&rotation.cos[table.clone()], &rotation.sin[table]);
+        rotate_row(target, cos, sin, rotation.pairing);
     }
-    pointers
+    std::array::from_fn(|i| rows[i * head_dim..].as_ptr())
 }
 
 /// `logits[g][r] = scale * keys[r] . queries[g]` for `HEADS` heads and the first `rows` of the key rows.
@@ -175,9 +251,9 @@ fn key_rows(
 /// # Safety
 /// Each key has `head_dim` elements, `queries` is `[HEADS, head_dim]`, and `logits` covers the results.
 #[inline(always)]
-unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
+unsafe fn dot_rows<V: Lanes, T: Number, const HEADS: usize>(
     (rows, head_dim, scale): (usize, usize, f32),
-    keys: [*const f32; ROWS],
+    keys: [*const T; ROWS],
     queries: *const f32,
     logits: Logits,
 ) {
@@ -188,7 +264,7 @@ unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
         for i in (0..whole).step_by(V::N) {
             let mut key = [V::splat(0.0); ROWS];
             for (key, start) in key.iter_mut().zip(keys) {
-                *key = V::load(start.add(i));
+                *key = T::vector(start.add(i));
             }
             for (g, sums) in sums.iter_mut().enumerate() {
                 let query = V::load(queries.add(g * head_dim + i));
@@ -201,7 +277,7 @@ unsafe fn dot_rows<V: Lanes, const HEADS: usize>(
             let mut dots = V::sum4(sums);
             for (dot, key) in dots.iter_mut().zip(keys) {
                 for i in whole..head_dim {
-                    *dot += *queries.add(g * head_dim + i) * *key.add(i);
+                    *dot += *queries.add(g * head_dim + i) * (*key.add(i)).single();
                 }
             }
             for (r, dot) in dots.iter().enumerate().take(rows) {
@@ -248,9 +324,9 @@ pub(crate) unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
 /// # Safety
 /// `weights` covers `HEADS` x `rows` and `out` is `[HEADS, head_dim]`; runs at the level of `V`.
 #[inline(always)]
-unsafe fn add_values<V: Lanes, const HEADS: usize>(
+unsafe fn add_values<V: Lanes, T: Number, const HEADS: usize>(
     (rows, head_dim): (usize, usize),
-    values: &[f32],
+    values: &[T],
     weights: Logits,
     out: *mut f32,
 ) {
@@ -260,7 +336,7 @@ unsafe fn add_values<V: Lanes, const HEADS: usize>(
     // SAFETY: the caller's promise; columns stay below head_dim.
     unsafe {
         while column + 4 * V::N <= whole {
-            add_columns::<V, HEADS, 4>(
+            add_columns::<V, T, HEADS, 4>(
                 (rows, head_dim),
                 values.add(column),
                 weights,
@@ -269,7 +345,7 @@ unsafe fn add_values<V: Lanes, const HEADS: usize>(
             column += 4 * V::N;
         }
         while column < whole {
-            add_columns::<V, HEADS, 1>(
+            add_columns::<V, T, HEADS, 1>(
                 (rows, head_dim),
                 values.add(column),
                 weights,
@@ -281,7 +357,7 @@ unsafe fn add_values<V: Lanes, const HEADS: usize>(
             for i in whole..head_dim {
                 for r in 0..rows {
                     let weight = *weights.start.add(g * weights.stride + r);
-                    *out.add(g * head_dim + i) += weight * *values.add(r * head_dim + i);
+                    *out.add(g * head_dim + i) += weight * (*values.add(r * head_dim + i)).single();
                 }
             }
         }
@@ -293,9 +369,9 @@ unsafe fn add_values<V: Lanes, const HEADS: usize>(
 /// # Safety
 /// As [`add_values`].
 #[inline(always)]
-unsafe fn add_columns<V: Lanes, const HEADS: usize, const COLUMNS: usize>(
+unsafe fn add_columns<V: Lanes, T: Number, const HEADS: usize, const COLUMNS: usize>(
     (rows, head_dim): (usize, usize),
-    values: *const f32,
+    values: *const T,
     weights: Logits,
     out: *mut f32,
 ) {
@@ -310,7 +386,7 @@ unsafe fn add_columns<V: Lanes, const HEADS: usize, const COLUMNS: usize>(
         for r in 0..rows {
             let mut value = [V::splat(0.0); COLUMNS];
             for (c, value) in value.iter_mut().enumerate() {
-                *value = V::load(values.add(r * head_dim + c * V::N));
+                *value = T::vector(values.add(r * head_dim + c * V::N));
             }
             for (g, sums) in sums.iter_mut().enumerate() {
                 let weight = V::splat(*weights.start.add(g * weights.stride + r));

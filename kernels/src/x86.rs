@@ -30,6 +30,7 @@ impl Lanes for Avx2 {
     methods! {
         splat(x: f32) -> Self = Self(_mm256_set1_ps(x));
         load(from: *const f32) -> Self = Self(_mm256_loadu_ps(from));
+        load_halves(from: *const u8) -> Self = Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())));
         store(self: Self, to: *mut f32) -> () = _mm256_storeu_ps(to, self.0);
         add(self: Self, other: Self) -> Self = Self(_mm256_add_ps(self.0, other.0));
         sub(self: Self, other: Self) -> Self = Self(_mm256_sub_ps(self.0, other.0));
@@ -56,6 +57,7 @@ impl Lanes for Avx512 {
     methods! {
         splat(x: f32) -> Self = Self(_mm512_set1_ps(x));
         load(from: *const f32) -> Self = Self(_mm512_loadu_ps(from));
+        load_halves(from: *const u8) -> Self = Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())));
         store(self: Self, to: *mut f32) -> () = _mm512_storeu_ps(to, self.0);
         add(self: Self, other: Self) -> Self = Self(_mm512_add_ps(self.0, other.0));
         sub(self: Self, other: Self) -> Self = Self(_mm512_sub_ps(self.0, other.0));

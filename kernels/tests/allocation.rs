@@ -3,8 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    CountingAllocator, DecodeAttention, DecodeScratch, Pairing, Rotation, allocations,
-    decode_attention, settled_allocations,
+    CacheType, CountingAllocator, DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore,
+    allocations, decode_attention, settled_allocations,
 };
 use support::{Random, shape};
 
@@ -28,23 +28,35 @@ fn decode_attention_allocates_nothing() {
     };
     let mut scratch = DecodeScratch::new(shape, 2000, 2);
     let mut out = vec![0.0; query.len()];
-    let mut run = |rotation, rows: [usize; 2]| {
+    let mut stores = vec![(keys, values)];
+    for kind in [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0] {
+        let store = || RowStore::stored(kind, 64, &rows, &[1900, 600], true);
+        stores.push((store(), store()));
+    }
+    let mut run = |(keys, values): &(RowStore, RowStore), rotation, rows: [usize; 2]| {
         let task = DecodeAttention {
             shape,
             scale: 0.2.into(),
             query: &query,
-            keys: &keys,
-            values: &values,
+            keys,
+            values,
             rows: &rows,
             rotation,
         };
         decode_attention(&task, &mut scratch, &mut out);
     };
-    run(None, rows); // starts the pool
+    run(&stores[0], None, rows); // starts the pool
+    let row = random.normal(64);
     let before = settled_allocations();
     for step in 0..20 {
-        run(None, rows);
-        run(Some(rotation), [1 + step, 700]);
+        for store in &mut stores {
+            if store.0.is_narrow(0, step) {
+                store.0.trade(0, 1999 - step, step);
+            }
+            store.0.write(0, step, &row);
+            run(store, None, rows);
+            run(store, Some(rotation), [1 + step, 700]);
+        }
     }
     assert_eq!(allocations() - before, 0);
 }

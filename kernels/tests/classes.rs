@@ -3,8 +3,8 @@
 mod support;
 
 use kept_kernels::{
-    ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Pairing, RankRotation, RowStore,
-    Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
+    CacheType, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Pairing, RankRotation,
+    RowStore, Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
 };
 use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 
@@ -39,6 +39,16 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                 let shape = shape(2, group, dim);
                 let query = random.normal(shape.q_heads * dim);
                 let (keys, values) = (random.store(&rows, dim), random.store(&rows, dim));
+                let halves = |rows: &RowStore| {
+                    let capacities = [rows.capacity(0), rows.capacity(1)];
+                    let mut store =
+                        RowStore::stored(CacheType::F16, dim, &capacities, &[0, 0], false);
+                    for (h, &capacity) in capacities.iter().enumerate() {
+                        (0..capacity).for_each(|r| store.write(h, r, rows.row(h, r)));
+                    }
+                    store
+                };
+                let halves = (halves(&keys), halves(&values));
                 let capacity = entries[0].max(entries[1]) + 2;
                 let mut classes = vec![u32::MAX; 2 * capacity];
                 for h in 0..2 {
@@ -55,7 +65,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                     pairing: [Pairing::Halves, Pairing::Neighbours][group % 2],
                 };
                 for rotation in [None, Some(turned)] {
-                    let task = ClassAttention {
+                    let mut task = ClassAttention {
                         shape,
                         scale: Scale {
                             factor: 1.3 / (dim as f32).sqrt(),
@@ -72,6 +82,8 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                         rotation,
                     };
                     check(&task, &format!("{shape:?} {rows:?} {entries:?}"));
+                    (task.keys, task.values) = (&halves.0, &halves.1);
+                    check(&task, &format!("f16 {shape:?} {rows:?} {entries:?}"));
                 }
             }
         }

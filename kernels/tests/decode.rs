@@ -3,7 +3,7 @@
 mod support;
 
 use kept_kernels::{
-    DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, Scale, SimdLevel,
+    CacheType, DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, Scale, SimdLevel,
     decode_attention, gather_rows, reference,
 };
 use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
@@ -148,4 +148,106 @@ fn storage_order_does_not_matter() {
         .map(|&row| probabilities[row as usize])
         .collect();
     assert_close(&shuffled_probabilities, &reordered, 1e-6, "probabilities");
+}
+
+/// The same rows, stored as `kind`.
+fn stored(kind: CacheType, rows: &RowStore, narrow: &[usize], replaced: bool) -> RowStore {
+    let capacities: Vec<usize> = (0..rows.kv_heads()).map(|h| rows.capacity(h)).collect();
+    let mut store = RowStore::stored(kind, rows.head_dim(), &capacities, narrow, replaced);
+    for (h, &capacity) in capacities.iter().enumerate() {
+        (0..capacity).for_each(|r| store.write(h, r, rows.row(h, r)));
+    }
+    store
+}
+
+/// Rows of every type, some narrow and some not, keys and values alike, also where rows have traded places; keys that are rotated as they
+/// are read too.
+#[test]
+fn packed_rows_are_attended_to_as_they_read() {
+    let mut random = Random::fresh();
+    for kind in CacheType::ALL {
+        for (group, head_dim) in [(1, 64), (4, 128), (7, 80), (3, 20), (2, 96)] {
+            let shape = shape(2, group, head_dim);
+            let rows = [300, 41];
+            let narrow = [260, 41];
+            let query = random.normal(shape.q_heads * head_dim);
+            let plain = (random.store(&rows, head_dim), random.store(&rows, head_dim));
+            for replaced in [false, true] {
+                let mut keys = stored(kind, &plain.0, &narrow, replaced);
+                let mut values = stored(kind, &plain.1, &narrow, replaced);
+                if replaced && kind.is_quantised() {
+                    for (wide, place) in [(280, 3), (299, 17), (3, 100)] {
+                        keys.trade(0, wide, place);
+                        values.trade(0, wide, place);
+                    }
+                }
+                let mut task = DecodeAttention {
+                    shape,
+                    scale: 0.2.into(),
+                    query: &query,
+                    keys: &keys,
+                    values: &values,
+                    rows: &rows,
+                    rotation: None,
+                };
+                check(&task, &format!("{kind} {shape:?} {replaced}"));
+                let (cos, sin) = random.angles(400, head_dim / 2);
+                let ranks: Vec<u32> = (0..341).map(|_| random.below(400) as u32).collect();
+                task.rotation = Some(Rotation {
+                    cos: &cos,
+                    sin: &sin,
+                    rope_dim: head_dim,
+                    pairing: Pairing::Halves,
+                    ranks: &ranks,
+                });
+                check(&task, &format!("{kind} {shape:?} {replaced}, rotated"));
+            }
+        }
+    }
+}
+
+/// A row that gives its wide place away is rounded once, keeps its number, and no other row changes.
+#[test]
+fn rows_trade_places_and_keep_their_numbers() {
+    let mut random = Random::fresh();
+    for kind in [CacheType::Q8_0, CacheType::Q4_0] {
+        let (head_dim, capacities, narrow) = (64, [9, 12], [5, 8]);
+        let plain = random.store(&capacities, head_dim);
+        let mut store = stored(kind, &plain, &narrow, true);
+        let read = |store: &RowStore, h, r| {
+            let mut row = vec![0.0; head_dim];
+            store.read(h, r, &mut row);
+            row
+        };
+        let apart = |a: &[f32], b: &[f32]| {
+            let square = |x: f32| x * x;
+            let apart: f32 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+            (apart / b.iter().map(|&b| square(b)).sum::<f32>()).sqrt()
+        };
+        let before: Vec<Vec<f32>> = (0..12).map(|r| read(&store, 1, r)).collect();
+        assert!(store.is_narrow(1, 2) && !store.is_narrow(1, 10));
+        store.trade(1, 10, 2);
+        assert!(!store.is_narrow(1, 2) && store.is_narrow(1, 10));
+        let new = random.normal(head_dim);
+        store.write(1, 2, &new);
+        for (r, before) in before.iter().enumerate() {
+            let (found, expected) = (read(&store, 1, r), plain.row(1, r));
+            match r {
+                2 => assert!(apart(&found, &new) < 1e-3, "{kind}"),
+                10 => {
+                    let error = apart(&found, expected);
+                    assert!((1e-3..0.2).contains(&error), "{kind}: {error}");
+                }
+                _ => assert_eq!(&found, before, "{kind} row {r}"),
+            }
+        }
+        // Closing up: numbers change, what is held does not.
+        let held = read(&store, 1, 11);
+        store.move_row(1, 11, 2);
+        assert_eq!(read(&store, 1, 2), held);
+        assert_eq!(
+            read(&store, 0, 3),
+            read(&stored(kind, &plain, &narrow, true), 0, 3)
+        );
+    }
 }

@@ -12,7 +12,8 @@ pub enum Budget {
     Rows(usize),
     /// Share of the prompt's tokens, in (0, 1].
     Share(f64),
-    /// Bytes for keys and values of all layers and heads together.
+    /// Bytes for the whole cache: keys and values of all layers and heads together, what the method keeps beside them (look-up tables,
+    /// scores), and the buffers of the answer. [`Budget::rows`] knows rows alone; the engine finds how many fit with the rest.
     Bytes(u64),
 }
 

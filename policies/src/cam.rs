@@ -316,4 +316,8 @@ impl Policy for Cam {
     fn spills(&self) -> &[Spill] {
         &self.spills
     }
+
+    fn spills_over(&self) -> bool {
+        self.slots > 0
+    }
 }

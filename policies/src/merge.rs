@@ -42,6 +42,15 @@ pub struct MergedHead {
 }
 
 impl MergedHead {
+    /// `[classes]`: position and weight of each class's members.
+    pub fn members(&self) -> Vec<Vec<(Pos, f32)>> {
+        let mut members = vec![Vec::new(); self.centres.len()];
+        for entry in &self.entries {
+            members[entry.class as usize].push((entry.pos, entry.weight));
+        }
+        members
+    }
+
     /// Entries that are not their class's centre, as `[position, centre's position]`.
     pub fn merged(&self) -> Vec<[u32; 2]> {
         let pair = |e: &Entry| [e.pos.0, self.centres[e.class as usize].0];

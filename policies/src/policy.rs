@@ -397,6 +397,11 @@ pub trait Policy: Send {
         &[]
     }
 
+    /// Whether [`Policy::spills`] may ever name any. Called after `rows`.
+    fn spills_over(&self) -> bool {
+        false
+    }
+
     /// Bytes of what the method itself holds from [`Policy::select`] until the end of the answer: scores, marks and counters, its
     /// scratch included, [`ClassTable::numbers`] not. Known once [`Policy::rows`] was called: so much is allocated while the
     /// prompt is cut, and no more.

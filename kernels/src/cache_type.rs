@@ -1,0 +1,311 @@
+//! How rows of the compact cache are stored, and how a row becomes that and comes back.
+//!
+//! ```text
+//! f32    head_dim numbers of 4 bytes
+//! f16    head_dim numbers of 2 bytes
+//! q8_0   blocks of 32 numbers: scale (f16), 32 signed bytes
+//! q4_0   turned (below), then blocks of 32 numbers: scale (f16), 16 bytes of nibbles: numbers 0..16 in the low ones, less 8
+//! ```
+//!
+//! Rows of four bits are turned first by a normalised Hadamard matrix, which spreads a few large numbers over the whole row; it is its
+//! own inverse and leaves dot products as they are. So a query is turned once instead of every key, and what comes of the values is
+//! turned back once. Where head_dim is no power of two, blocks of the largest one that divides it are turned.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::f16;
+
+use crate::PackedRows;
+use crate::simd::{Lanes, by_level};
+
+/// Numbers in a block of q8_0 or q4_0.
+const BLOCK: usize = 32;
+/// Bytes of a q8_0 block.
+const Q8_0_BYTES: usize = 2 + BLOCK;
+/// Bytes of a q4_0 block.
+const Q4_0_BYTES: usize = 2 + BLOCK / 2;
+
+/// How rows of a compact cache are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CacheType {
+    /// As they are computed.
+    #[default]
+    F32,
+    /// Half precision.
+    F16,
+    /// 8 bits a number and a scale for every 32.
+    Q8_0,
+    /// 4 bits a number and a scale for every 32, turned by a Hadamard matrix.
+    Q4_0,
+}
+
+/// A name that is no cache type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no cache type {0:?}; there are f32, f16, q8_0 and q4_0")]
+pub struct UnknownCacheType(String);
+
+impl CacheType {
+    /// All of them, the most exact first.
+    pub const ALL: [CacheType; 4] = [Self::F32, Self::F16, Self::Q8_0, Self::Q4_0];
+
+    /// Name, as in `--cache`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+        }
+    }
+
+    /// Bytes of a row of `head_dim` numbers.
+    pub fn row_bytes(self, head_dim: usize) -> usize {
+        let blocks = head_dim.div_ceil(BLOCK);
+        match self {
+            Self::F32 => head_dim * 4,
+            Self::F16 => head_dim * 2,
+            Self::Q8_0 => blocks * Q8_0_BYTES,
+            Self::Q4_0 => blocks * Q4_0_BYTES,
+        }
+    }
+
+    /// Whether numbers are rounded in blocks: then what must stay exact is kept as f16.
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Q4_0)
+    }
+
+    /// How what must stay exact is stored in a cache of this type.
+    pub fn wide(self) -> Self {
+        match self.is_quantised() {
+            true => Self::F16,
+            false => self,
+        }
+    }
+
+    /// Whether all rows of a store of this type are turned by a Hadamard matrix, those that stay f16 too.
+    pub(crate) fn turns(self) -> bool {
+        self == Self::Q4_0
+    }
+
+    /// Writes `row` to its `bytes`, without turning it.
+    pub(crate) fn write(self, row: &[f32], bytes: &mut [u8]) {
+        match self {
+            Self::F32 => {
+                for (x, bytes) in row.iter().zip(bytes.chunks_exact_mut(4)) {
+                    bytes.copy_from_slice(&x.to_le_bytes());
+                }
+            }
+            Self::F16 => PackedRows::F16.pack_row(row, bytes),
+            Self::Q8_0 => PackedRows::Q8_0.pack_row(row, bytes),
+            Self::Q4_0 => pack_q4_0(row, bytes),
+        }
+    }
+
+    /// The numbers of the row in `bytes` as they are stored: a turned one stays turned.
+    pub(crate) fn read(self, bytes: &[u8], row: &mut [f32]) {
+        // SAFETY: the level was detected; lengths are checked there.
+        unsafe { unpack(crate::simd_level(), self, bytes, row) };
+    }
+}
+
+impl fmt::Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for CacheType {
+    type Err = UnknownCacheType;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCacheType> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownCacheType(name.to_owned()))
+    }
+}
+
+/// Multiplies `row` by a normalised Hadamard matrix, in place, block by block where its length is no power of two.
+pub(crate) fn turn(row: &mut [f32]) {
+    let block = 1 << row.len().trailing_zeros();
+    let factor = 1.0 / (block as f32).sqrt();
+    for row in row.chunks_exact_mut(block) {
+        let mut half = 1;
+        while half < block {
+            for pair in row.chunks_exact_mut(2 * half) {
+                let (a, b) = pair.split_at_mut(half);
+                for (a, b) in a.iter_mut().zip(b) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        row.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// As ggml does: the number furthest from zero becomes -8 steps.
+fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
+    for (numbers, bytes) in row.chunks(BLOCK).zip(bytes.chunks_exact_mut(Q4_0_BYTES)) {
+        let furthest = numbers
+            .iter()
+            .fold(0.0f32, |a, &x| if x.abs() > a.abs() { x } else { a });
+        let scale = f16::from_f32(furthest / -8.0);
+        let step = scale.to_f32();
+        let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
+        let quant = |i: usize| {
+            let x = numbers.get(i).copied().unwrap_or(0.0);
+            (x * inverse + 8.5).clamp(0.0, 15.0) as u8
+        };
+        bytes[..2].copy_from_slice(&scale.to_le_bytes());
+        for (i, byte) in bytes[2..].iter_mut().enumerate() {
+            *byte = quant(i) | quant(i + BLOCK / 2) << 4;
+        }
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn unpack(kind: CacheType, bytes: &[u8], row: &mut [f32]) = unpack_lanes;
+}
+
+/// The numbers of a row as they are stored: turned ones stay turned.
+///
+/// # Safety
+/// Runs at the level of `V`.
+///
+/// # Panics
+/// When the lengths do not fit.
+#[inline(always)]
+pub(crate) unsafe fn unpack_lanes<V: Lanes>(kind: CacheType, bytes: &[u8], row: &mut [f32]) {
+    assert_eq!(bytes.len(), kind.row_bytes(row.len()), "bytes of a row");
+    match kind {
+        CacheType::F32 => {
+            for (x, bytes) in row.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *x = f32::from_le_bytes(*bytes);
+            }
+        }
+        CacheType::F16 => {
+            let whole = row.len() - row.len() % V::N;
+            for i in (0..whole).step_by(V::N) {
+                // SAFETY: both cover N numbers from i on; the level is the caller's promise.
+                unsafe {
+                    V::load_halves(bytes.as_ptr().add(2 * i)).store(row.as_mut_ptr().add(i));
+                }
+            }
+            let rest = bytes[2 * whole..].as_chunks::<2>().0;
+            for (x, bytes) in row[whole..].iter_mut().zip(rest) {
+                *x = f16::from_le_bytes(*bytes).to_f32_const();
+            }
+        }
+        CacheType::Q8_0 => {
+            let blocks = bytes.as_chunks::<Q8_0_BYTES>().0;
+            for (numbers, bytes) in row.chunks_mut(BLOCK).zip(blocks) {
+                let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32_const();
+                for (x, byte) in numbers.iter_mut().zip(&bytes[2..]) {
+                    *x = f32::from(byte.cast_signed()) * scale;
+                }
+            }
+        }
+        CacheType::Q4_0 => {
+            let blocks = bytes.as_chunks::<Q4_0_BYTES>().0;
+            for (numbers, bytes) in row.chunks_mut(BLOCK).zip(blocks) {
+                let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32_const();
+                let (low, high) = numbers.split_at_mut(numbers.len().min(BLOCK / 2));
+                for (x, byte) in low.iter_mut().zip(&bytes[2..]) {
+                    *x = (f32::from(byte & 15) - 8.0) * scale;
+                }
+                for (x, byte) in high.iter_mut().zip(&bytes[2..]) {
+                    *x = (f32::from(byte >> 4) - 8.0) * scale;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(len: usize) -> Vec<f32> {
+        (0..len)
+            .map(|i| (i as f32 * 0.37).sin() * (1.0 + (i % 7) as f32))
+            .collect()
+    }
+
+    fn there_and_back(kind: CacheType, row: &[f32]) -> Vec<f32> {
+        let mut store = crate::RowStore::stored(kind, row.len(), &[3], &[2], false);
+        store.write(0, 1, row);
+        let mut back = vec![f32::NAN; row.len()];
+        store.read(0, 1, &mut back);
+        back
+    }
+
+    #[test]
+    fn rows_come_back_as_exactly_as_their_type_allows() {
+        for len in [20, 32, 64, 80, 96, 128, 250, 256] {
+            let row = row(len);
+            let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let most = [0.0, 4e-4, 6e-3, 0.12];
+            for (kind, most) in CacheType::ALL.into_iter().zip(most) {
+                let back = there_and_back(kind, &row);
+                let apart = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
+                let error = apart.sum::<f32>().sqrt() / length;
+                assert!(error <= most, "{kind} {len}: {error}");
+                assert!(kind == CacheType::F32 || error > 0.0, "{kind} rounds");
+            }
+        }
+    }
+
+    #[test]
+    fn turning_twice_is_nothing_and_keeps_dot_products() {
+        for len in [16, 64, 80, 96, 250] {
+            let (a, b) = (row(len), row(2 * len)[len..].to_vec());
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+            let (mut x, mut y) = (a.clone(), b.clone());
+            turn(&mut x);
+            turn(&mut y);
+            assert_ne!(x, a);
+            assert!((dot(&x, &y) - dot(&a, &b)).abs() < 1e-3, "{len}");
+            turn(&mut x);
+            for (x, a) in x.iter().zip(&a) {
+                assert!((x - a).abs() < 1e-5, "{len}: {x} {a}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_large_number_costs_four_bits_little() {
+        let mut row = vec![0.01; 64];
+        row[5] = 40.0;
+        let back = there_and_back(CacheType::Q4_0, &row);
+        assert!((back[5] - 40.0).abs() < 0.8, "{}", back[5]);
+    }
+
+    #[test]
+    fn every_level_reads_the_same() {
+        for kind in CacheType::ALL {
+            let row = row(83);
+            let mut bytes = vec![0; kind.row_bytes(83)];
+            kind.write(&row, &mut bytes);
+            let read = |level: crate::SimdLevel| {
+                let mut back = vec![0.0; 83];
+                level.with(|| kind.read(&bytes, &mut back));
+                back
+            };
+            let expected = read(crate::SimdLevel::Scalar);
+            for level in crate::SimdLevel::available() {
+                assert_eq!(read(level), expected, "{kind} {level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in CacheType::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        let error = "q5".parse::<CacheType>().unwrap_err().to_string();
+        assert!(error.contains("q5") && error.contains("q8_0"), "{error}");
+    }
+}
