@@ -36,6 +36,7 @@ def main():
     a.add_argument("--points", help="prompt lengths [512,4096]")
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    a.add_argument("--cache", default="f16", help="Kept's cache type")
     a.add_argument("--without", default="", help="parts to leave out, with commas between: far, memory, selection, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
@@ -77,7 +78,7 @@ class Bench:
             "copy_gbs": self.copy,
             "read_gbs": self.read,
             "runs": runs,
-            "cache": "f32",
+            "cache": o.cache,
             "peer": peer_version(),
             "speed": [],
             "far": [],
@@ -92,8 +93,8 @@ class Bench:
             sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")
         return json.loads(done.stdout)
 
-    def kept(self, model, prompt, decode, *more):
-        return self.kept_json("--model", model, *(["--prompt-tokens", prompt] if prompt else []), "--decode-tokens", decode, *more)
+    def kept(self, model, prompt, decode, *more, cache=None):
+        return self.kept_json("--model", model, *(["--prompt-tokens", prompt] if prompt else []), "--decode-tokens", decode, "--cache", cache or self.o.cache, *more)
 
     def peer(self, model, prompt, decode, flash, far=False):
         if "peer" in self.without:
