@@ -6,7 +6,7 @@ mod models;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kept_engine::kernels::PackedRows;
+use kept_engine::kernels::{CacheType, PackedRows};
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{AUTO, ComputeDevice, Engine, Limits, Method, Sampling, Streaming};
@@ -75,6 +75,10 @@ pub struct EngineArguments {
     /// [default: 25%, at least 256 rows].
     #[arg(long, allow_hyphen_values = true)]
     pub budget: Option<String>,
+    /// How kept rows are stored: f32, f16, q8_0 or q4_0 (turned by a Hadamard matrix). The first and the last rows of a prompt and the
+    /// newest of the answer stay f16 where rows are quantised [default: f16; logits: f32].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
@@ -107,12 +111,13 @@ pub struct DeviceArguments {
     pub device: String,
 }
 
-/// Opens `model` for computing with `threads`. Called once, before any thread computes.
+/// Opens `model` for computing with `threads`, kept rows stored as `cache` if that is named. Called once, before any thread computes.
 pub fn open(
     model: &str,
     threads: Option<usize>,
     stretch: &StretchArguments,
     device: &DeviceArguments,
+    cache: Option<CacheType>,
 ) -> anyhow::Result<Engine> {
     let device: ComputeDevice = device.device.parse()?;
     if let Some(threads) = threads {
@@ -123,13 +128,23 @@ pub fn open(
         kept_engine::kernels::threads::configure(Some(threads));
     }
     let engine = Engine::open_with(&model_path(model)?, &stretch.options())?;
-    Ok(engine.on(device)?)
+    let engine = engine.on(device)?;
+    Ok(match cache {
+        Some(cache) => engine.with_cache(cache),
+        None => engine,
+    })
 }
 
 impl EngineArguments {
     /// Opens the model. Called once, before any thread computes.
     pub fn open(&self) -> anyhow::Result<Engine> {
-        open(&self.model, self.threads, &self.stretch, &self.device)
+        open(
+            &self.model,
+            self.threads,
+            &self.stretch,
+            &self.device,
+            self.cache,
+        )
     }
 
     /// The method with its parameters, checked; snapkv unless another is named.
@@ -408,6 +423,9 @@ pub struct CompareArguments {
     /// Parameters of single methods, as method:name=value[,method:name=value].
     #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
     pub set: String,
+    /// How rows that methods keep are stored: f32, f16, q8_0 or q4_0; those of the full cache beside them are f32 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
     /// Longest answer of the full cache to compare along, in tokens.
     #[arg(
         long,
@@ -482,6 +500,9 @@ pub struct NeedleArguments {
         allow_negative_numbers = true
     )]
     pub repeats: u64,
+    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
@@ -528,6 +549,9 @@ pub struct PerplexityArguments {
     /// Tokens that are read together; 1 is the papers' token by token [default: 512, or what the window leaves].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub chunk: Option<usize>,
+    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
     /// Threads to compute with [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,

@@ -23,6 +23,8 @@ struct AskJson<'a> {
     finish: Finish,
     model: &'a str,
     method: &'a str,
+    /// How kept rows were stored.
+    cache: &'a str,
     /// Why it was that method, where none was named.
     chosen: Option<&'a Chosen>,
     prompt_tokens: usize,
@@ -187,6 +189,7 @@ impl Asking<'_> {
             finish: answer.finish,
             model: self.engine.model().name(),
             method: &answer.method,
+            cache: answer.cache.name(),
             chosen: answer.chosen.as_ref(),
             prompt_tokens: answer.prompt.len(),
             answer_tokens: answer.answer_tokens,
@@ -213,9 +216,10 @@ impl Asking<'_> {
 fn summary(answer: &Answer, method: &str, expected: u64) -> String {
     let mean = answer.map.mean_rows();
     let mut text = format!(
-        "{method}: kept {} of {} tokens per head · cache {} instead of {} ({:.0} %)\n",
+        "{method}: kept {} of {} tokens per head · {} cache {} instead of {} ({:.0} %)\n",
         count(mean.round() as usize),
         count(answer.prompt.len()),
+        answer.cache,
         bytes(answer.kv_bytes),
         bytes(answer.kv_bytes_full),
         100.0 * answer.kv_bytes as f64 / answer.kv_bytes_full.max(1) as f64,

@@ -20,6 +20,7 @@ use crate::progress::{ReadingBar, stop_on_ctrl_c};
 struct BenchJson {
     model: String,
     method: String,
+    cache: &'static str,
     budget_rows: usize,
     threads: usize,
     simd: String,
@@ -86,7 +87,9 @@ impl Asked<'_> {
         let positions = n + self.room;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
-        let outcome = Prefill::new(model, self.ids, policy, budget, self.room, &rope).run(
+        let prefill = Prefill::new(model, self.ids, policy, budget, self.room, &rope)
+            .with_cache(self.engine.cache_type());
+        let outcome = prefill.run(
             &mut |event| {
                 if let kept_engine::Event::Progress(progress) = event {
                     bar.show(&progress);
@@ -112,7 +115,14 @@ impl Asked<'_> {
         let budget = self
             .engine
             .rows_for(policy, self.budget, &PromptShape::of(n), self.room)?;
-        let (cache, rows) = drawn_cache(model, policy, n, budget, self.room)?;
+        let (cache, rows) = drawn_cache(
+            model,
+            policy,
+            n,
+            budget,
+            self.room,
+            self.engine.cache_type(),
+        )?;
         Ok(Read {
             ledger: MemoryLedger {
                 weights: model.weights_bytes(),
@@ -285,6 +295,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let report = BenchJson {
         model: model.name().to_owned(),
         method: method.name,
+        cache: engine.cache_type().name(),
         budget_rows: budget,
         threads: threads::count(),
         simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),

@@ -40,6 +40,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         arguments.threads,
         &arguments.stretch,
         &arguments.device,
+        arguments.cache,
     )?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
@@ -195,6 +196,7 @@ fn run_one(
     let result = match found {
         Ok(run) => Ok(run),
         Err(EngineError::Policy(refusal)) => Err(refusal.to_string()),
+        Err(refusal @ EngineError::CacheType { .. }) => Err(refusal.to_string()),
         Err(error) => return Err(error.into()),
     };
     Ok(Row {
@@ -232,13 +234,14 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
 fn opening(engine: &Engine, reference: &Reference) -> String {
     let answer = one_line(&reference.answer);
     let text = format!(
-        "{} · {} tokens · the full cache ({}, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\n",
+        "{} · {} tokens · the full cache ({} as f32, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\nrows below are {}\n",
         engine.model().name(),
         count(reference.prompt.len()),
         bytes(reference.kv_bytes),
         short(reference.first_token_seconds),
         reference.decode_tokens_per_second,
         count(reference.answer_ids.len()),
+        engine.cache_type(),
     );
     let head = format!(
         "{:<20} {:>8} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9}  {}\n",

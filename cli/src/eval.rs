@@ -112,6 +112,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
         arguments.threads,
         &arguments.stretch,
         &arguments.device,
+        arguments.cache,
     )?;
     let context = engine.model().config().context;
     for &length in &questions.lengths {
@@ -133,6 +134,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
         model: engine.model().name().to_owned(),
         haystack_tokens: haystack.tokens(),
         answer_tokens: ANSWER_TOKENS,
+        cache: engine.cache_type().name().to_owned(),
     };
     let mut cases = match &arguments.grid {
         Some(path) => Cases::open(path, &heading)?,

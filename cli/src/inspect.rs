@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
 use kept_engine::{Engine, Fit, Method};
 use serde::Serialize;
@@ -44,6 +45,10 @@ struct InspectJson {
     weights_bytes: u64,
     kv_bytes_per_token: u64,
     kv_bytes_context: u64,
+    /// How rows are stored in these.
+    cache: &'static str,
+    /// The full cache of the whole context by type.
+    kv_bytes_by_type: BTreeMap<&'static str, u64>,
     tokenizer: String,
     chat_template: bool,
     thinking: bool,
@@ -112,6 +117,13 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         weights_bytes: all,
         kv_bytes_per_token: engine.bytes_per_row(),
         kv_bytes_context: engine.kv_bytes_full(config.context),
+        cache: engine.cache_type().name(),
+        kv_bytes_by_type: CacheType::ALL
+            .map(|cache| {
+                let stored = engine.clone().with_cache(cache);
+                (cache.name(), stored.kv_bytes_full(config.context))
+            })
+            .into(),
         tokenizer: tokenizer(model),
         chat_template: template.is_some(),
         thinking: model.chat_template().is_ok_and(|t| t.can_think()),
@@ -204,13 +216,19 @@ fn screen(report: &InspectJson) -> String {
         (
             "cache",
             format!(
-                "{} a token in f32{}, {} for the whole context",
+                "{} a token in {}{}, {} for the whole context ({})",
                 bytes(report.kv_bytes_per_token),
+                report.cache,
                 match report.sliding_layers {
                     0 => String::new(),
                     _ => " where layers attend to all".to_owned(),
                 },
-                bytes(report.kv_bytes_context)
+                bytes(report.kv_bytes_context),
+                (CacheType::ALL.iter().map(|cache| cache.name()))
+                    .filter(|name| *name != report.cache)
+                    .map(|name| format!("{name} {}", bytes(report.kv_bytes_by_type[name])))
+                    .collect::<Vec<_>>()
+                    .join(", "),
             ),
         ),
     ];

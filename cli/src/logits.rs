@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, ensure};
 use kept_engine::Event;
+use kept_engine::kernels::CacheType;
 use kept_engine::policies::PromptShape;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -35,6 +36,11 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     let model = model_path(&arguments.engine.model)?;
     output::check_target(&arguments.output, &[model.as_path()])?;
     let engine = arguments.engine.open()?;
+    // For holding against other engines: as exact as it gets, unless another type is asked for.
+    let engine = match engine.named_cache() {
+        None => engine.with_cache(CacheType::F32),
+        Some(_) => engine,
+    };
     let context = engine.model().config().context;
     ensure!(
         ids.len() <= context,

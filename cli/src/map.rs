@@ -86,7 +86,8 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
     }
     out += &table(document, &runs);
     out += &format!(
-        "cache {} instead of {}, {} rows per head in {} layers\n",
+        "{} cache {} instead of {}, {} rows per head in {} layers\n",
+        answer.cache,
         bytes(answer.kv_bytes),
         bytes(answer.kv_bytes_full),
         count(answer.map.mean_rows() as usize),
@@ -213,7 +214,7 @@ impl<'a> MapJson<'a> {
 
 impl Serialize for MapJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("map", 7)?;
+        let mut object = serializer.serialize_struct("map", 9)?;
         object.serialize_field("document", &DocumentJson::of(self.document))?;
         object.serialize_field("tokens", &Tokens(self))?;
         object.serialize_field("layers", &Layers(&self.answer.map))?;
@@ -221,6 +222,8 @@ impl Serialize for MapJson<'_> {
         object.serialize_field("share", &self.answer.map.shares())?;
         object.serialize_field("rows_per_layer", &self.answer.rows_per_layer)?;
         object.serialize_field("prompt_tokens", &self.answer.prompt.len())?;
+        object.serialize_field("method", &self.answer.method)?;
+        object.serialize_field("cache", self.answer.cache.name())?;
         object.end()
     }
 }

@@ -11,8 +11,8 @@
 //! ```
 
 use kept_kernels::{
-    ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale, class_attention,
-    mean_row, row_length,
+    CacheType, ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale,
+    class_attention, row_length,
 };
 use kept_policies::{ClassChange, ClassStep, ClassTable, Policy, Pos, Retention, Row};
 
@@ -78,16 +78,59 @@ impl Classes {
     }
 }
 
+/// Room for all rows of one kv head as f32: methods that merge look at rows, and see them as they are stored.
+pub struct PlainRows {
+    /// `[rows, head_dim]`
+    keys: Vec<f32>,
+    /// `[rows, head_dim]`
+    values: Vec<f32>,
+}
+
+impl PlainRows {
+    /// Room for `rows` rows of `head_dim` numbers in a cache of type `cache`; none is needed where rows are f32 anyway.
+    pub fn new(cache: CacheType, rows: usize, head_dim: usize) -> Self {
+        let floats = Self::floats(cache, rows, head_dim) / 2;
+        Self {
+            keys: vec![0.0; floats],
+            values: vec![0.0; floats],
+        }
+    }
+
+    /// Floats held.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len() + self.values.len()
+    }
+
+    /// Floats of it, known before it is made.
+    pub(crate) fn floats(cache: CacheType, rows: usize, head_dim: usize) -> usize {
+        match cache {
+            CacheType::F32 => 0,
+            _ => 2 * rows * head_dim,
+        }
+    }
+
+    /// Keys and values of all rows of one head, `[rows, head_dim]`.
+    fn of<'r>(&'r mut self, layer: &'r CompactLayer, head: usize) -> (&'r [f32], &'r [f32]) {
+        let (rows, dim) = (layer.rows[head], layer.keys.head_dim());
+        if layer.keys.cache_type() == CacheType::F32 {
+            let plain = |store: &'r RowStore| &store.head(head)[..rows * dim];
+            return (plain(&layer.keys), plain(&layer.values));
+        }
+        for (store, plain) in [
+            (&layer.keys, &mut self.keys),
+            (&layer.values, &mut self.values),
+        ] {
+            for (row, target) in plain.chunks_exact_mut(dim).take(rows).enumerate() {
+                store.read(head, row, target);
+            }
+        }
+        (&self.keys[..rows * dim], &self.values[..rows * dim])
+    }
+}
+
 impl CompactLayer {
-    /// Gives a gathered layer its tables (`table.entries` is the room for entries of one head), and merges what `retention`
-    /// merges: `keys` and `values` are the layer's full ones.
-    pub fn with_table(
-        mut self,
-        keys: &RowStore,
-        values: &RowStore,
-        retention: &Retention,
-        table: ClassTable,
-    ) -> Self {
+    /// Gives a layer that was gathered from `keys` and `retention` its tables (`table.entries` is the room for entries of one head).
+    pub fn with_table(mut self, keys: &RowStore, retention: &Retention, table: ClassTable) -> Self {
         let kv_heads = self.kv_heads();
         let slots = kv_heads * table.entries;
         let mut classes = Classes {
@@ -108,15 +151,9 @@ impl CompactLayer {
                 continue;
             };
             let kept = &heads[head];
-            let mut members = vec![Vec::new(); kept.centres.len()];
-            for entry in &kept.entries {
-                members[entry.class as usize].push((entry.pos.0 as usize, entry.weight));
-            }
-            for (row, members) in members.iter().enumerate().filter(|(_, m)| m.len() > 1) {
+            let members = kept.members();
+            for (row, _) in members.iter().enumerate().filter(|(_, m)| m.len() > 1) {
                 classes.direction[self.keys.first_row(head) + row] = true;
-                let (key, value) = (self.keys.row_mut(head, row), self.values.row_mut(head, row));
-                mean_row(keys, head, members.iter().copied(), true, key);
-                mean_row(values, head, members.iter().copied(), false, value);
             }
             for entry in &kept.entries {
                 let length = match members[entry.class as usize].len() {
@@ -152,8 +189,12 @@ impl CompactLayer {
     /// Key and value of the class of each entry of one kv head, each `[head_dim]`, the key at the entry's own length.
     pub fn expanded(&self, head: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
         let row = |row: usize, length: f32| {
-            let key = self.keys.row(head, row).iter().map(|x| x * length);
-            (key.collect(), self.values.row(head, row).to_vec())
+            let dim = self.keys.head_dim();
+            let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
+            self.keys.read(head, row, &mut key);
+            self.values.read(head, row, &mut value);
+            key.iter_mut().for_each(|x| *x *= length);
+            (key, value)
         };
         match &self.classes {
             None => (0..self.rows[head]).map(|r| row(r, 1.0)).collect(),
@@ -177,11 +218,11 @@ impl CompactLayer {
         let lengths = &table.lengths[head * table.capacity..];
         let classes = table.classes_of(head);
         for (entry, (&class, &length)) in classes.iter().zip(lengths).enumerate() {
-            let from = self.keys.row(head, class as usize).iter();
-            let to = keys.row_mut(0, entry).iter_mut();
-            to.zip(from).for_each(|(to, from)| *to = from * length);
-            let value = self.values.row(head, class as usize);
-            values.row_mut(0, entry).copy_from_slice(value);
+            let key = keys.row_mut(0, entry);
+            self.keys.read(head, class as usize, key);
+            key.iter_mut().for_each(|x| *x *= length);
+            self.values
+                .read(head, class as usize, values.row_mut(0, entry));
         }
         classes.len()
     }
@@ -246,14 +287,15 @@ impl CompactLayer {
     }
 
     /// Lets `policy` change the classes of a layer with a table after a step, given `[q_heads, stride]` probabilities of its
-    /// entries. Allocates nothing.
+    /// entries. `plain` is for rows that are not stored as f32. Allocates nothing.
     pub fn settle(
         &mut self,
         layer: usize,
         policy: &mut dyn Policy,
         (probabilities, stride): (&[f32], usize),
+        plain: &mut PlainRows,
     ) {
-        self.settle_told(layer, policy, (probabilities, stride), &mut |_| ());
+        self.settle_told(layer, policy, (probabilities, stride), plain, &mut |_| ());
     }
 
     /// [`CompactLayer::settle`]; `changed` hears of what is not as it was.
@@ -262,21 +304,22 @@ impl CompactLayer {
         layer: usize,
         policy: &mut dyn Policy,
         (probabilities, stride): (&[f32], usize),
+        plain: &mut PlainRows,
         changed: &mut dyn FnMut(Changed),
     ) {
         let kv_heads = self.kv_heads();
         let group = probabilities.len() / stride / kv_heads;
         for head in 0..kv_heads {
             let table = self.classes.as_ref().expect("a layer with a table");
-            let rows = self.rows[head] * self.keys.head_dim();
+            let (keys, values) = plain.of(self, head);
             let change = policy.step_classes(&ClassStep {
                 layer,
                 kv_head: head,
                 positions: table.positions_of(head),
                 classes: table.classes_of(head),
                 centres: self.positions_of(head),
-                keys: &self.keys.head(head)[..rows],
-                values: &self.values.head(head)[..rows],
+                keys,
+                values,
                 head_dim: self.keys.head_dim(),
                 group,
                 probabilities: &probabilities[head * group * stride..][..group * stride],
@@ -299,14 +342,9 @@ impl CompactLayer {
             self.make_direction(head, union.row);
             let total = union.weight + union.gone_weight;
             let (stays, goes) = (union.weight / total, union.gone_weight / total);
-            let dim = self.keys.head_dim();
-            let (from, to) = (gone.0 as usize * dim, union.row.0 as usize * dim);
-            for store in [&mut self.keys, &mut self.values] {
-                let rows = store.head_mut(head);
-                for i in 0..dim {
-                    rows[to + i] = stays * rows[to + i] + goes * rows[from + i];
-                }
-            }
+            let (from, to) = (gone.0 as usize, union.row.0 as usize);
+            self.keys.mix_row(head, from, to, (stays, goes));
+            self.values.mix_row(head, from, to, (stays, goes));
         }
         let Some(table) = &mut self.classes else {
             return;
@@ -343,9 +381,7 @@ impl CompactLayer {
         if std::mem::replace(&mut table.direction[at], true) {
             return;
         }
-        let key = self.keys.row_mut(head, row.0 as usize);
-        let length = row_length(key);
-        key.iter_mut().for_each(|x| *x /= length);
+        let length = self.keys.normalise_row(head, row.0 as usize);
         let entries = head * table.capacity..head * table.capacity + table.entries[head];
         let lengths = table.lengths[entries.clone()].iter_mut();
         for (of_entry, class) in lengths.zip(&table.classes[entries]) {

@@ -14,8 +14,8 @@
 
 use std::ops::Range;
 
-use kept_kernels::{RowStore, gather_rows};
-use kept_policies::{Pos, Positions, Retention, Row, Spill, Spread};
+use kept_kernels::{CacheType, RowStore};
+use kept_policies::{Pos, Positions, Retention, Row, Spill};
 
 use crate::classes::Classes;
 
@@ -29,6 +29,9 @@ pub(crate) enum Changed {
     /// The look-up table.
     Table,
 }
+mod gather;
+
+pub(crate) use gather::{EXACT, Gather, Stored};
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
@@ -50,8 +53,8 @@ pub struct CompactLayer {
 }
 
 impl CompactLayer {
-    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), with room for `capacities[h]`
-    /// rows in kv head h.
+    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), as it is computed, with room for
+    /// `capacities[h]` rows in kv head h.
     pub fn gather(
         keys: &RowStore,
         values: &RowStore,
@@ -60,77 +63,52 @@ impl CompactLayer {
         capacities: &[usize],
         positions: Positions,
     ) -> Self {
-        let kv_heads = keys.kv_heads();
-        let slots = capacities.iter().sum();
-        let mut layer = Self {
-            keys: RowStore::new(keys.head_dim(), capacities),
-            values: RowStore::new(keys.head_dim(), capacities),
-            rows: vec![0; kv_heads],
-            positions: vec![Pos(0); slots],
-            ranks: match positions {
-                Positions::Original => Vec::new(),
-                Positions::Reassigned => vec![0; slots],
-            },
-            hole: vec![None; kv_heads],
-            classes: None,
-            window: None,
+        let gather = Gather {
+            keys,
+            values,
+            tokens,
+            retention,
+            capacities,
+            positions,
+            stored: Stored::F32,
+            places: None,
+            unrotate: None,
+            spreads: &[],
         };
-        let everything: Vec<u32> = match retention {
-            Retention::Everything => (0..tokens as u32).collect(),
-            Retention::Keep(_) | Retention::Merge(_) => Vec::new(),
-        };
-        for head in 0..kv_heads {
-            let chosen: Vec<u32>;
-            let kept = match retention {
-                Retention::Everything => &everything,
-                Retention::Keep(heads) => {
-                    chosen = heads[head].iter().map(|p| p.0).collect();
-                    &chosen
-                }
-                Retention::Merge(heads) => {
-                    chosen = heads[head].centres.iter().map(|p| p.0).collect();
-                    &chosen
-                }
-            };
-            debug_assert!(
-                kept.windows(2).all(|pair| pair[0] < pair[1]),
-                "positions ascend"
-            );
-            gather_rows(keys, head, kept, &mut layer.keys, head, 0);
-            gather_rows(values, head, kept, &mut layer.values, head, 0);
-            layer.rows[head] = kept.len();
-            let first = layer.keys.first_row(head);
-            for (rank, &position) in kept.iter().enumerate() {
-                layer.positions[first + rank] = Pos(position);
-                if positions == Positions::Reassigned {
-                    layer.ranks[first + rank] = rank as u32;
-                }
-            }
-        }
-        layer
+        gather.layer(&mut Vec::new())
     }
 
     /// The ring of a layer that attends to the last `window` positions only: of a layer's full `keys` and `values` (`tokens` rows
-    /// each) the last ones, with room for `room` more tokens as far as the window has any.
+    /// each) the last ones, with room for `room` more tokens as far as the window has any. Its rows are replaced all the time: where the
+    /// cache's type is a quantised one they are f16. `gathered` as in [`Gather::layer`].
     pub(crate) fn ring(
-        keys: &RowStore,
-        values: &RowStore,
+        (keys, values): (&RowStore, &RowStore),
         tokens: usize,
         window: usize,
         room: usize,
+        cache: CacheType,
+        gathered: &mut Vec<f32>,
     ) -> Self {
         let first = tokens.saturating_sub(window) as u32;
         let last: Vec<Pos> = (first..tokens as u32).map(Pos).collect();
         let kv_heads = keys.kv_heads();
         let capacity = window.min(tokens + room);
-        let mut layer = Self::gather(
+        let gather = Gather {
             keys,
             values,
             tokens,
-            &Retention::Keep(vec![last; kv_heads]),
-            &vec![capacity; kv_heads],
-            Positions::Original,
-        );
+            retention: &Retention::Keep(vec![last; kv_heads]),
+            capacities: &vec![capacity; kv_heads],
+            positions: Positions::Original,
+            stored: Stored {
+                kind: cache.wide(),
+                ..Stored::F32
+            },
+            places: None,
+            unrotate: None,
+            spreads: &[],
+        };
+        let mut layer = gather.layer(gathered);
         layer.window = Some(window);
         layer
     }
@@ -219,11 +197,8 @@ impl CompactLayer {
         let ranks = &self.ranks[self.keys.first_row(head)..];
         for slot in self.live_slots(head) {
             let rank = ranks[slot] as usize;
-            keys.row_mut(0, rank)
-                .copy_from_slice(self.keys.row(head, slot));
-            values
-                .row_mut(0, rank)
-                .copy_from_slice(self.values.row(head, slot));
+            self.keys.read(head, slot, keys.row_mut(0, rank));
+            self.values.read(head, slot, values.row_mut(0, rank));
         }
         self.live_rows(head)
     }
@@ -242,6 +217,7 @@ impl CompactLayer {
         for head in 0..self.rows.len() {
             let slot = self.make_room(head, position);
             let own = head * dim..(head + 1) * dim;
+            self.make_wide(head, slot);
             self.write(head, slot, &key[own.clone()], &value[own]);
         }
     }
@@ -274,17 +250,42 @@ impl CompactLayer {
         values: &mut Vec<f32>,
     ) {
         let dim = self.keys.head_dim();
-        let own = slots.start * dim..slots.end * dim;
         for (store, rows) in [(&self.keys, keys), (&self.values, values)] {
             rows.clear();
-            rows.extend_from_slice(&store.head(head)[own.clone()]);
+            rows.resize(slots.len() * dim, 0.0);
+            for (slot, row) in slots.clone().zip(rows.chunks_exact_mut(dim)) {
+                store.read(head, slot, row);
+            }
         }
     }
 
     /// Replaces a row.
     pub(crate) fn write(&mut self, head: usize, slot: usize, key: &[f32], value: &[f32]) {
-        self.keys.row_mut(head, slot).copy_from_slice(key);
-        self.values.row_mut(head, slot).copy_from_slice(value);
+        self.keys.write(head, slot, key);
+        self.values.write(head, slot, value);
+    }
+
+    /// Where rows are replaced in a cache of a quantised type, the newest stay f16: a slot that lies in a narrow place gets a wide one,
+    /// which is free, or from the oldest row that has one and is none of the first tokens; that row is rounded now.
+    fn make_wide(&mut self, head: usize, slot: usize) {
+        if !self.keys.is_narrow(head, slot) {
+            return;
+        }
+        let held = self.rows[head];
+        let free = self.keys.wide_rows(head).find(|&row| row >= held);
+        if let Some(free) = free {
+            self.keys.swap_places(head, slot, free);
+            self.values.swap_places(head, slot, free);
+            return;
+        }
+        let positions = self.positions_of(head);
+        let aged = self.keys.wide_rows(head);
+        let aged = aged.filter(|&row| !gather::is_first(positions[row]));
+        let oldest = aged.min_by_key(|&row| positions[row]);
+        if let Some(oldest) = oldest {
+            self.keys.trade(head, oldest, slot);
+            self.values.trade(head, oldest, slot);
+        }
     }
 
     /// Empties one slot per kv head where `evict` names one; the next `append` fills it.
@@ -307,7 +308,6 @@ impl CompactLayer {
 
     /// Empties every slot whose flag in `keep` (laid out as `positions`) is not set; the others close up in their order.
     pub(crate) fn sweep(&mut self, keep: &[bool]) {
-        let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
             let first = self.keys.first_row(head);
             let hole = self.hole[head].take().map(|row| row.0 as usize);
@@ -316,9 +316,8 @@ impl CompactLayer {
                 if !keep[first + slot] || hole == Some(slot) {
                     continue;
                 }
-                let (from, to) = (slot * dim..(slot + 1) * dim, next * dim);
-                self.keys.head_mut(head).copy_within(from.clone(), to);
-                self.values.head_mut(head).copy_within(from, to);
+                self.keys.move_row(head, slot, next);
+                self.values.move_row(head, slot, next);
                 self.positions[first + next] = self.positions[first + slot];
                 next += 1;
             }
@@ -332,26 +331,12 @@ impl CompactLayer {
         }
     }
 
-    /// Adds what evicted prompt tokens leave behind: `values` are the whole prompt's.
-    pub(crate) fn spread(&mut self, values: &RowStore, spreads: &[Spread]) {
-        for spread in spreads {
-            let value = values.row(spread.head, spread.from.0 as usize);
-            for slot in spread.first..spread.first + spread.count {
-                let target = self.values.row_mut(spread.head, slot).iter_mut();
-                target.zip(value).for_each(|(t, v)| *t += spread.weight * v);
-            }
-        }
-    }
-
     /// Adds what slots that are given up leave behind; before they are emptied.
     pub(crate) fn spill(&mut self, spills: &[Spill]) {
-        let dim = self.values.head_dim();
         for spill in spills {
-            let (from, to) = (spill.from.0 as usize * dim, spill.to.0 as usize * dim);
-            let values = self.values.head_mut(spill.head);
-            for i in 0..dim {
-                values[to + i] += spill.weight * values[from + i];
-            }
+            let (from, to) = (spill.from.0 as usize, spill.to.0 as usize);
+            self.values
+                .mix_row(spill.head, from, to, (1.0, spill.weight));
         }
     }
 
@@ -363,8 +348,14 @@ impl CompactLayer {
 
     /// Bytes of the live rows' keys and values.
     pub(crate) fn live_bytes(&self) -> u64 {
-        let rows: usize = (0..self.rows.len()).map(|head| self.live_rows(head)).sum();
-        (rows * self.keys.head_dim() * 2 * size_of::<f32>()) as u64
+        let heads = (0..self.rows.len()).map(|head| {
+            let bytes = |store: &RowStore| {
+                let hole = self.hole[head].map(|row| store.bytes_of_row(head, row.0 as usize));
+                store.bytes_of_rows(head, self.rows[head]) - hole.unwrap_or(0)
+            };
+            bytes(&self.keys) + bytes(&self.values)
+        });
+        heads.sum::<usize>() as u64
     }
 
     /// Bytes allocated: rows with their room for the answer, positions and ranks.
@@ -385,6 +376,8 @@ pub struct CompactCache {
     /// Slots that the largest head was expected to need at most; scratch is made for as many, so that it is as large as was
     /// announced however the heads share their rows.
     pub(crate) widest: usize,
+    /// How rows are stored.
+    pub(crate) kind: CacheType,
 }
 
 impl CompactCache {

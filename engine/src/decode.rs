@@ -5,7 +5,8 @@ mod card;
 use std::ops::Range;
 
 use kept_kernels::{
-    ClassScratch, DecodeAttention, DecodeScratch, RankRotation, Rotation, decode_attention,
+    CacheType, ClassScratch, DecodeAttention, DecodeScratch, RankRotation, Rotation,
+    decode_attention,
 };
 use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
@@ -13,6 +14,7 @@ use kept_policies::{Policy, Pos, Row, StepObservation};
 use card::CardDecoding;
 
 use crate::EngineError;
+use crate::classes::PlainRows;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 
@@ -76,11 +78,13 @@ struct Buffers {
     attend: DecodeScratch,
     /// The same for layers where tokens share rows, if the method merges.
     by_table: Option<ClassScratch>,
+    /// One head's rows as a method that merges looks at them.
+    plain: PlainRows,
 }
 
 impl Buffers {
-    /// Buffers for a cache of up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
-    fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
+    /// Buffers for a cache of type `cache` and up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
+    fn new(model: &Model, cache: CacheType, max_rows: usize, max_entries: usize) -> Self {
         let config = model.config();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let threads = kept_kernels::threads::count();
@@ -97,6 +101,7 @@ impl Buffers {
             attend: DecodeScratch::new(head_shape(model), max_rows, threads),
             by_table: (max_entries > 0)
                 .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
+            plain: PlainRows::new(cache, merged_rows(max_rows, max_entries), config.head_dim),
         }
     }
 
@@ -108,15 +113,29 @@ impl Buffers {
             + self.attention.len()
             + self.logits.len();
         let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
+        let floats = floats + self.plain.len();
         (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
             + self.row.bytes()
     }
 }
 
-/// Bytes of a decode loop's buffers for up to `max_rows` rows and `max_entries` table entries per kv head. They are made to be measured: zeroed memory that
-/// nobody writes to is not really taken.
-pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) -> u64 {
-    Buffers::new(model, max_rows, max_entries).bytes()
+/// Rows that a method which merges looks at.
+fn merged_rows(max_rows: usize, max_entries: usize) -> usize {
+    match max_entries {
+        0 => 0,
+        _ => max_rows,
+    }
+}
+
+/// Bytes of a decode loop's buffers for a cache of type `cache`, up to `max_rows` rows and `max_entries` table entries per kv head.
+/// They are made to be measured: zeroed memory that nobody writes to is not really taken.
+pub(crate) fn scratch_bytes(
+    model: &Model,
+    cache: CacheType,
+    max_rows: usize,
+    max_entries: usize,
+) -> u64 {
+    Buffers::new(model, cache, max_rows, max_entries).bytes()
 }
 
 /// The decode loop's state: the cache, the policy, the buffers.
@@ -137,12 +156,12 @@ pub struct Decoder<'a> {
 fn let_go(
     cached: &mut CompactLayer,
     (layer, policy): (usize, &mut dyn Policy),
-    (evict, keep): (&mut [Option<Row>], &mut [bool]),
+    (evict, keep, plain): (&mut [Option<Row>], &mut [bool], &mut PlainRows),
     (probabilities, stride, group): (&[f32], usize, usize),
     changed: &mut dyn FnMut(Changed),
 ) {
     if cached.classes.is_some() {
-        cached.settle_told(layer, policy, (probabilities, stride), changed);
+        cached.settle_told(layer, policy, (probabilities, stride), plain, changed);
     } else if policy.decode_rows(layer).is_some() {
         evict.fill(None);
         let step = StepObservation {
@@ -178,7 +197,10 @@ impl<'a> Decoder<'a> {
         rows: Vec<usize>,
         cache: CompactCache,
     ) -> Self {
-        let buffers = Buffers::new(model, cache.max_capacity(), cache.max_entries());
+        let buffers = {
+            let (rows, entries) = (cache.max_capacity(), cache.max_entries());
+            Buffers::new(model, cache.kind, rows, entries)
+        };
         Self {
             model,
             rope,
@@ -310,7 +332,7 @@ impl<'a> Decoder<'a> {
             let_go(
                 cached,
                 (own, &mut *self.policy),
-                (&mut b.evict, &mut b.keep),
+                (&mut b.evict, &mut b.keep, &mut b.plain),
                 (probabilities, stride, group),
                 &mut |change| changed.push(change),
             );
@@ -407,7 +429,7 @@ impl<'a> Decoder<'a> {
             let_go(
                 cached,
                 (layer, &mut *self.policy),
-                (&mut b.evict, &mut b.keep),
+                (&mut b.evict, &mut b.keep, &mut b.plain),
                 (probabilities, stride, group),
                 &mut |_| (),
             );

@@ -1,17 +1,17 @@
 //! A compact cache that nobody read: drawn rows where a reading would have left the document's. For benchmarks: answering costs the same
 //! whatever the numbers are, and a long document takes minutes to read.
 
-use kept_kernels::RowStore;
+use kept_kernels::{CacheType, RowStore};
 use kept_models::Model;
 use kept_policies::{Policy, Pos, Positions, PromptShape, Retention};
 
 use crate::EngineError;
-use crate::compact::{CompactCache, CompactLayer};
+use crate::compact::{CompactCache, CompactLayer, Gather};
 use crate::prefill::CHUNK;
 use crate::sizes::{LayerKeeps, Sizes};
 
-/// A cache as `policy` leaves it after `tokens` tokens with a `budget`, with `room` for the answer, and the rows that each layer may
-/// keep. Which of the document's rows stay is not asked: the last ones do.
+/// A cache as `policy` leaves it after `tokens` tokens with a `budget`, with `room` for the answer and rows stored as `cache`, and the
+/// rows that each layer may keep. Which of the document's rows stay is not asked: the last ones do.
 ///
 /// # Errors
 /// As a reading with that method and budget.
@@ -21,9 +21,13 @@ pub fn drawn_cache(
     tokens: usize,
     budget: usize,
     room: usize,
+    cache: CacheType,
 ) -> Result<(CompactCache, Vec<usize>), EngineError> {
-    let sizes = Sizes::new(model, policy, &PromptShape::of(tokens), budget, room, CHUNK)?;
+    let shape = PromptShape::of(tokens);
+    let sizes =
+        Sizes::new(model, policy, &shape, budget, room, CHUNK)?.with_cache(cache, policy)?;
     let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
+    let mut gathered = Vec::new();
     let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
             LayerKeeps::Cut(own) => tokens.min(sizes.rows[*own]),
@@ -32,28 +36,35 @@ pub fn drawn_cache(
         let keys = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64);
         let values = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
         let everything = Retention::Everything;
-        let mut compact = match keeps {
-            LayerKeeps::Cut(own) => CompactLayer::gather(
-                &keys,
-                &values,
-                kept,
-                &everything,
-                &vec![sizes.capacities[*own]; kv_heads],
-                sizes.positions,
-            ),
-            LayerKeeps::Window(window) => {
-                CompactLayer::ring(&keys, &values, kept, *window, sizes.room)
-            }
-        };
         let first = (tokens - kept) as u32;
         let positions: Vec<u32> = (first..tokens as u32).collect();
-        compact.place(&positions);
         match keeps {
-            LayerKeeps::Cut(own) => match sizes.tables[*own] {
-                Some(table) => compact.with_table(&keys, &values, &everything, table),
-                None => compact,
-            },
-            LayerKeeps::Window(_) => compact,
+            LayerKeeps::Cut(own) => {
+                let gather = Gather {
+                    keys: &keys,
+                    values: &values,
+                    tokens: kept,
+                    retention: &everything,
+                    capacities: &vec![sizes.capacities[*own]; kv_heads],
+                    positions: sizes.positions,
+                    stored: sizes.stored(*own),
+                    places: Some(&positions),
+                    unrotate: None,
+                    spreads: &[],
+                };
+                let compact = gather.layer(&mut gathered);
+                match sizes.tables[*own] {
+                    Some(table) => compact.with_table(&keys, &everything, table),
+                    None => compact,
+                }
+            }
+            LayerKeeps::Window(window) => {
+                let rows = (&keys, &values);
+                let mut ring =
+                    CompactLayer::ring(rows, kept, *window, sizes.room, cache, &mut gathered);
+                ring.place(&positions);
+                ring
+            }
         }
     });
     let cache = CompactCache {
@@ -62,6 +73,7 @@ pub fn drawn_cache(
         reassigned: sizes.positions == Positions::Reassigned,
         turned_from: Pos(0),
         widest: sizes.max_capacity,
+        kind: sizes.cache,
     };
     Ok((cache, sizes.rows))
 }

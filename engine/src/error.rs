@@ -80,6 +80,18 @@ pub enum EngineError {
     /// There is no graphics card to compute on.
     #[error("{0}")]
     NoCard(String),
+    /// A method that does not work with rows of this type.
+    #[error(
+        "a cache of type {cache} does not work with {method}, which {why} and would round them each time; f16 and f32 work, and {cache} works with other methods"
+    )]
+    CacheType {
+        /// The type.
+        cache: kept_kernels::CacheType,
+        /// The method.
+        method: &'static str,
+        /// What it does that stands in the way.
+        why: &'static str,
+    },
     /// No question.
     #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
     EmptyQuestion,

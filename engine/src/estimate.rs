@@ -5,8 +5,8 @@ use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
 use crate::prefill::CHUNK;
-use crate::sizes::Sizes;
-use crate::within::in_words;
+use crate::sizes::{Sizes, kept_bytes};
+use crate::within::{Prompted, in_words};
 use crate::{
     AUTO, Chosen, Engine, EngineError, Fitted, Limits, MemoryLedger, Method, Streaming, decode,
 };
@@ -28,6 +28,9 @@ pub struct Estimate {
     pub scratch: u64,
     /// What a person should know of budget and method, one sentence.
     pub note: Option<String>,
+    /// How kept rows would be stored.
+    #[serde(default)]
+    pub cache: String,
     /// What would be chosen, where no method is named.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
@@ -55,7 +58,8 @@ impl Engine {
             // The text is in memory already; its bytes do not change the choice by more than themselves.
             let chosen = self.choose(prompt, budget, room, &Limits::default(), 0)?;
             let rows = (chosen.method.name != "full").then_some(Budget::Rows(chosen.rows));
-            let estimate = self.estimate(prompt, &chosen.method, rows, room)?;
+            let stored = self.clone().with_cache(chosen.cache);
+            let estimate = stored.estimate(prompt, &chosen.method, rows, room)?;
             let notes = [format!("auto chooses {}", chosen.reason)].into_iter();
             return Ok(Estimate {
                 note: Some(notes.chain(estimate.note).collect::<Vec<_>>().join("; ")),
@@ -63,15 +67,32 @@ impl Engine {
                 ..estimate
             });
         }
-        if self.streams(Streaming::Auto, tokens) {
+        let prompted = Prompted {
+            shape: prompt,
+            room,
+            streams: self.streams(Streaming::Auto, tokens),
+        };
+        if let Some((stored, why)) =
+            self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?
+        {
+            let estimate = stored.estimate(prompt, method, budget, room)?;
+            let notes: Vec<String> = why.into_iter().chain(estimate.note).collect();
+            return Ok(Estimate {
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+                ..estimate
+            });
+        }
+        if prompted.streams {
             return self.streaming_estimate(prompt, method, budget, room);
         }
         let (sizes, rows, mut notes) = self.sizes(prompt, method, budget, room)?;
         notes.splice(0..0, budget.and_then(|_| budget_note(method, rows, tokens)));
         let ledger = self.ledger_of(&sizes, room);
-        let per_layer = self.bytes_per_row() / sizes.rows.len().max(1) as u64;
+        let config = self.model().config();
+        let of_head = |rows| kept_bytes(rows, rows, config.head_dim, self.cache_type());
         let kept: usize = sizes.kept().sum();
-        let kv_bytes = kept as u64 * per_layer + self.window_bytes(tokens);
+        let heads: usize = sizes.kept().map(of_head).sum();
+        let kv_bytes = (heads * config.kv_heads) as u64 + self.window_bytes(tokens);
         Ok(Estimate {
             prompt_tokens: tokens,
             rows: (kept as f64 / sizes.rows.len().max(1) as f64).round() as usize,
@@ -80,6 +101,7 @@ impl Engine {
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
             note: (!notes.is_empty()).then(|| notes.join("; ")),
+            cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
         })
@@ -97,7 +119,10 @@ impl Engine {
         let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
         let ledger = plan.ledger(self.model());
         let rows = plan.rows.min(prompt.tokens);
-        let kv_bytes = rows as u64 * self.bytes_per_row() + self.window_bytes(prompt.tokens);
+        let config = self.model().config();
+        let of_head = kept_bytes(rows, rows, config.head_dim, self.cache_type());
+        let heads = config.full_layers().count() * config.kv_heads;
+        let kv_bytes = (heads * of_head) as u64 + self.window_bytes(prompt.tokens);
         Ok(Estimate {
             prompt_tokens: prompt.tokens,
             rows,
@@ -109,6 +134,7 @@ impl Engine {
                 self.streaming_notes(method, &plan, prompt.tokens)?
                     .join("; "),
             ),
+            cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
         })
@@ -125,8 +151,15 @@ impl Engine {
         budget: Option<Budget>,
         room: usize,
     ) -> Result<MemoryLedger, EngineError> {
-        let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
-        Ok(self.ledger_of(&sizes, room))
+        let prompted = Prompted {
+            shape: prompt,
+            room,
+            streams: false,
+        };
+        let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
+        let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
+        let (sizes, ..) = engine.sizes(prompt, method, budget, room)?;
+        Ok(engine.ledger_of(&sizes, room))
     }
 
     pub(crate) fn sizes(
@@ -139,7 +172,8 @@ impl Engine {
         let mut policy = method.build()?;
         let rows = self.rows_for(&mut *policy, budget, prompt, room)?;
         let room = self.room(prompt.tokens, room);
-        let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?;
+        let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?
+            .with_cache(self.cache_type(), &*policy)?;
         let notes = sizes.notes(&*policy);
         Ok((sizes, rows, notes))
     }
@@ -150,7 +184,12 @@ impl Engine {
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             rope: a_position * (sizes.tokens + self.room(sizes.tokens, room)) as u64,
-            decode: decode::scratch_bytes(model, sizes.max_capacity, sizes.max_entries()),
+            decode: decode::scratch_bytes(
+                model,
+                sizes.cache,
+                sizes.max_capacity,
+                sizes.max_entries(),
+            ),
             ..sizes.ledger(model)
         }
     }
@@ -165,9 +204,10 @@ impl Engine {
 pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize) -> String {
     let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
     format!(
-        "{} of memory: {} rows per head ({share:.0} % of the prompt) in chunks of {} tokens, {} at the worst moment",
+        "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment",
         in_words(memory),
         fitted.rows.min(tokens),
+        fitted.cache,
         fitted.chunk,
         in_words(fitted.bytes)
     )

@@ -40,6 +40,7 @@ impl Engine {
         let budget = self.rows_for(&mut *policy, budget, shape, forced.len())?;
         let rope = RopeTable::new(model.config(), ids.len());
         let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope)
+            .with_cache(self.cache_type())
             .with_tail(shape.tail)
             .with_document(shape.document());
         prefill.every_row = true;

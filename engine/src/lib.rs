@@ -8,6 +8,7 @@
 //! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
 
 mod auto;
+mod cache_name;
 mod classes;
 mod compact;
 mod decode;
@@ -45,6 +46,7 @@ mod within;
 mod writing;
 
 pub use auto::{AUTO, Chosen};
+pub use classes::PlainRows;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use device::{ComputeDevice, GraphicsCard, UnknownDevice, graphics_cards};

@@ -1,14 +1,15 @@
 //! One model, any number of questions: `Engine::ask` runs a question all the way through.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use kept_documents::Document;
-use kept_kernels::Stop;
+use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, OpenOptions, RopeTable};
 use kept_policies::{Budget, Policy, PromptShape};
 
+use crate::compact::EXACT;
 use crate::estimate::{budget_note, fitted_note};
 use crate::prefill::CHUNK;
 use crate::shape::shape_of;
@@ -121,6 +122,8 @@ pub struct Answer {
     pub vault: VaultUse,
     /// Name of the method that was used.
     pub method: String,
+    /// How kept rows were stored.
+    pub cache: CacheType,
     /// Why it was that one, where nobody named one.
     pub chosen: Option<Chosen>,
     /// What a person should know besides, one sentence each.
@@ -169,8 +172,16 @@ pub fn document_notes(document: &Document) -> Vec<String> {
 /// scratch. Measured as what was left over, 6 to 7 MB whatever the model.
 const STILL_TO_COME: u64 = 6 << 20;
 
-/// A model ready to answer.
+/// A model ready to answer, and how it stores what it keeps. Copies share the model.
+#[derive(Clone)]
 pub struct Engine {
+    opened: Arc<Opened>,
+    /// What was named; without it, [`Engine::DEFAULT_CACHE`].
+    cache: Option<CacheType>,
+}
+
+/// What is the same for all copies of an engine.
+struct Opened {
     model: Model,
     /// Taken when a vault is first asked for.
     print: OnceLock<ModelPrint>,
@@ -183,6 +194,8 @@ impl Engine {
     pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
     /// The default longest answer, in tokens.
     pub const DEFAULT_MAX_TOKENS: usize = 256;
+    /// How kept rows are stored where nobody says how.
+    pub const DEFAULT_CACHE: CacheType = CacheType::F16;
 
     /// Opens the GGUF file at `path`.
     pub fn open(path: &Path) -> Result<Self, EngineError> {
@@ -197,9 +210,12 @@ impl Engine {
             error,
         })?;
         Ok(Self {
-            model,
-            print: OnceLock::new(),
-            program,
+            opened: Arc::new(Opened {
+                model,
+                print: OnceLock::new(),
+                program,
+            }),
+            cache: None,
         })
     }
 
@@ -217,33 +233,55 @@ impl Engine {
     /// Bytes of the program itself: what the process had resident before it opened the model, where the system says, and what of its
     /// code and the like will still come into memory.
     pub fn program_bytes(&self) -> u64 {
-        self.program
+        self.opened.program
+    }
+
+    /// The same engine, which stores kept rows as `cache` and as nothing else: where a method or too little memory is in the way, that
+    /// is an error.
+    pub fn with_cache(self, cache: CacheType) -> Self {
+        Self {
+            cache: Some(cache),
+            ..self
+        }
+    }
+
+    /// How kept rows are stored.
+    pub fn cache_type(&self) -> CacheType {
+        self.cache.unwrap_or(Self::DEFAULT_CACHE)
+    }
+
+    /// How kept rows are stored, if somebody said so.
+    pub fn named_cache(&self) -> Option<CacheType> {
+        self.cache
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        &self.opened.model
     }
 
     /// What vaults know the model by.
     pub fn print(&self) -> &ModelPrint {
-        self.print.get_or_init(|| ModelPrint::of(&self.model))
+        self.opened
+            .print
+            .get_or_init(|| ModelPrint::of(self.model()))
     }
 
     /// Bytes that one row in every kv head of every layer takes, of the layers that a method cuts.
     pub fn bytes_per_row(&self) -> u64 {
-        let config = self.model.config();
-        (config.full_layers().count() * config.kv_width() * 2 * size_of::<f32>()) as u64
+        let config = self.model().config();
+        let row = 2 * self.cache_type().row_bytes(config.head_dim);
+        (config.full_layers().count() * config.kv_heads * row) as u64
     }
 
     /// Bytes that the layers with a window take for a text of `tokens` tokens, whatever the method; 0 in most models.
     pub fn window_bytes(&self, tokens: usize) -> u64 {
-        window_bytes(self.model.config(), tokens)
+        window_bytes(self.model().config(), tokens, self.cache_type())
     }
 
     /// Bytes of the full cache of a text of `tokens` tokens: every row where a layer attends to all, the window where it does not.
     pub fn kv_bytes_full(&self, tokens: usize) -> u64 {
-        full_cache_bytes(self.model.config(), tokens)
+        full_cache_bytes(self.model().config(), tokens, self.cache_type())
     }
 
     /// Rows per kv head that `policy` is given for `budget` on a `prompt`: a method that has settings of its own for the case goes
@@ -257,7 +295,7 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         let own = match budget {
             Some(_) => None,
-            None => policy.unbudgeted(&shape_of(&self.model), prompt),
+            None => policy.unbudgeted(&shape_of(self.model()), prompt),
         };
         if let Some(own) = own {
             return Ok(own);
@@ -279,21 +317,31 @@ impl Engine {
 
     /// Rows per kv head for `budget` on a prompt of `tokens`, as most methods are given them.
     pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
-        Ok(match budget {
-            // Layers with a window take theirs first.
-            Some(Budget::Bytes(bytes)) if self.window_bytes(tokens) > 0 => {
-                let beside = self.window_bytes(tokens);
-                let rest = bytes.checked_sub(beside + self.bytes_per_row());
-                rest.ok_or(EngineError::BudgetBelowWindows {
-                    bytes,
-                    windows: beside,
-                    row: self.bytes_per_row(),
-                })?;
-                Budget::Bytes(bytes - beside).rows(tokens, self.bytes_per_row())?
-            }
-            Some(budget) => budget.rows(tokens, self.bytes_per_row())?,
-            None => (tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET),
-        })
+        let row = self.bytes_per_row();
+        let bytes = match budget {
+            Some(Budget::Bytes(bytes)) => bytes,
+            Some(budget) => return Ok(budget.rows(tokens, row)?),
+            None => return Ok((tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET)),
+        };
+        // Layers with a window take theirs first.
+        let windows = self.window_bytes(tokens);
+        if windows > 0 && bytes < windows + row {
+            return Err(EngineError::BudgetBelowWindows {
+                bytes,
+                windows,
+                row,
+            });
+        }
+        let left = bytes - windows;
+        // Then, in a cache of a quantised type, the rows that stay f16.
+        let config = self.model().config();
+        let wide = 2 * self.cache_type().wide().row_bytes(config.head_dim);
+        let wide = (config.full_layers().count() * config.kv_heads * wide) as u64;
+        if left <= EXACT as u64 * wide {
+            return Ok(Budget::Bytes(left).rows(tokens, wide)?);
+        }
+        let exact = EXACT as u64 * wide.saturating_sub(row);
+        Ok(Budget::Bytes(left - exact).rows(tokens, row)?)
     }
 
     /// Reads the document with the question and answers. `on_event` hears progress and text; `stop` ends either: while reading
@@ -320,14 +368,33 @@ impl Engine {
         let (text, streaming) = (&ask.document.text, ask.limits.streaming);
         let mut policy = ask.method.build()?;
         let able = kept_policies::STREAMING.contains(&policy.name());
-        let within = || Prompt::thinking(&self.model, text, ask.question, ask.thinking);
+        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking);
         let prompt = match streaming {
             Streaming::Off => within()?,
             Streaming::Auto if !able => within().map_err(|e| e.under_method(policy.name()))?,
-            _ => Prompt::of_any_length(&self.model, text, ask.question, ask.thinking)?,
+            _ => Prompt::of_any_length(self.model(), text, ask.question, ask.thinking)?,
         };
         let n = prompt.len();
-        if self.streams(streaming, n) {
+        let streams = self.streams(streaming, n);
+        let vault = match streams {
+            true => 0,
+            false => ask.vault.map_or(0, |_| self.vault_bytes(n)),
+        };
+        let text_bytes = text.len() as u64 + vault;
+        let prompted = Prompted {
+            shape: &prompt.shape(),
+            room: ask.max_tokens,
+            streams,
+        };
+        if let Some((stored, why)) =
+            self.for_bytes(ask.method, ask.budget, &prompted, &ask.limits, text_bytes)?
+        {
+            drop(prompt);
+            let mut answer = stored.ask_watched(ask, watch, stop)?;
+            answer.notes.splice(0..0, why);
+            return Ok(answer);
+        }
+        if streams {
             return self.ask_streaming(ask, prompt, watch, stop);
         }
         let mut sampler = Sampler::new(ask.sampling)?;
@@ -349,9 +416,7 @@ impl Engine {
                     room: ask.max_tokens,
                     streams: false,
                 };
-                let vault = ask.vault.map_or(0, |_| self.vault_bytes(n));
-                let text = ask.document.text.len() as u64 + vault;
-                let fitted = self.within(&mut *policy, &prompted, memory, wanted, text)?;
+                let fitted = self.within(&mut *policy, &prompted, memory, wanted, text_bytes)?;
                 memory_note = Some(fitted_note(memory, &fitted, n));
                 (fitted.rows, fitted.chunk)
             }
@@ -362,12 +427,12 @@ impl Engine {
         if ask.sampling.is_greedy() && ask.sampling.limits() {
             notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
         }
-        let template = self.model.chat_template()?;
+        let template = self.model().chat_template()?;
         notes.extend(template.note().map(str::to_owned));
         if ask.thinking && !template.can_think() {
             notes.push("the model's chat template has no switch for thinking".to_owned());
         }
-        let config = self.model.config();
+        let config = self.model().config();
         let room = self.room(n, ask.max_tokens);
         let prompted = Prompted {
             shape: &shape,
@@ -397,7 +462,8 @@ impl Engine {
             let _span =
                 tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
                     .entered();
-            Prefill::new(&self.model, &prompt.ids, policy, budget, room, &rope)
+            Prefill::new(self.model(), &prompt.ids, policy, budget, room, &rope)
+                .with_cache(self.cache_type())
                 .with_tail(prompt.tail())
                 .with_document(prompt.document.clone())
                 .with_chunk(chunk)
@@ -433,7 +499,7 @@ impl Engine {
         let mut votes = Votes::new(prompt.document.clone());
         let method_bytes = policy.bytes();
         let mut decoder = Decoder::new(
-            &self.model,
+            self.model(),
             &rope,
             &mut *policy,
             outcome.rows,
@@ -444,7 +510,7 @@ impl Engine {
         let written = {
             let _span = tracing::info_span!("answering", method = ask.method.name).entered();
             Writing {
-                model: &self.model,
+                model: self.model(),
                 decoder: &mut decoder,
                 sampler: &mut sampler,
                 votes: &mut votes,
@@ -491,6 +557,7 @@ impl Engine {
             streamed: false,
             vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
             method: ask.method.name.clone(),
+            cache: self.cache_type(),
             chosen: None,
             notes,
         })

@@ -1,12 +1,14 @@
 //! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
+use kept_kernels::CacheType;
 use kept_models::{Config, LayerPass, Model};
 use kept_policies::{
     ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Ramp, Retention, Window,
 };
 
 use crate::classes::Classes;
+use crate::compact::{EXACT, Stored};
 use crate::observe::QueryMoments;
 use crate::prefill::Repetition;
 use crate::rereading::Rereading;
@@ -36,15 +38,61 @@ impl LayerKeeps {
 }
 
 /// Bytes of the keys and values that the layers with a window keep of `tokens` tokens.
-pub(crate) fn window_bytes(config: &Config, tokens: usize) -> u64 {
+pub(crate) fn window_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
     let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
-    (rows * config.kv_width() * 2 * size_of::<f32>()) as u64
+    // Their rows are replaced all the time.
+    (rows * config.kv_heads * 2 * cache.wide().row_bytes(config.head_dim)) as u64
 }
 
 /// Bytes of all keys and values that a model ever needs of `tokens` tokens.
-pub(crate) fn full_cache_bytes(config: &Config, tokens: usize) -> u64 {
-    let rows = config.full_layers().count() * tokens;
-    (rows * config.kv_width() * 2 * size_of::<f32>()) as u64 + window_bytes(config, tokens)
+pub(crate) fn full_cache_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
+    let rows = kept_bytes(tokens, tokens, config.head_dim, cache);
+    (config.full_layers().count() * config.kv_heads * rows) as u64
+        + window_bytes(config, tokens, cache)
+}
+
+/// Bytes of keys and values of one kv head with `capacity` rows, of which `kept` hold tokens of the prompt.
+pub(crate) fn kept_bytes(kept: usize, capacity: usize, head_dim: usize, cache: CacheType) -> usize {
+    let narrow = match cache.is_quantised() {
+        true => kept.saturating_sub(EXACT),
+        false => 0,
+    };
+    let wide = cache.wide().row_bytes(head_dim);
+    2 * (narrow * cache.row_bytes(head_dim) + (capacity - narrow) * wide)
+}
+
+/// Bytes that say where each of `capacity` rows of one kv head lies, of keys and of values, where rows are replaced; arguments as in
+/// [`kept_bytes`].
+pub(crate) fn places_bytes(kept: usize, capacity: usize, cache: CacheType) -> usize {
+    match cache.is_quantised() {
+        true => {
+            let wide = capacity - kept.saturating_sub(EXACT);
+            2 * (capacity + wide) * size_of::<u32>()
+        }
+        false => 0,
+    }
+}
+
+/// # Errors
+/// [`EngineError::CacheType`] for quantised types under methods that change rows time and again: each change would be rounded anew.
+pub(crate) fn refuse_repeated_rounding(
+    cache: CacheType,
+    policy: &dyn Policy,
+    merges: bool,
+) -> Result<(), EngineError> {
+    let why = match (merges, policy.spills_over()) {
+        (true, _) => "merges rows while it answers",
+        (_, true) => "adds to rows while it answers",
+        _ => return Ok(()),
+    };
+    match cache.is_quantised() {
+        true => Err(EngineError::CacheType {
+            cache,
+            method: policy.name(),
+            why,
+        }),
+        false => Ok(()),
+    }
 }
 
 /// The sizes of one reading. Layers are those of the method, which are not all of the model's: see [`LayerKeeps`].
@@ -83,6 +131,10 @@ pub(crate) struct Sizes {
     vault: u64,
     /// Whether a layer's weights are rearranged for many rows.
     pub(crate) rearranges: bool,
+    /// How kept rows are stored.
+    pub(crate) cache: CacheType,
+    /// `[layers]`: whether rows are replaced while the answer is written.
+    replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
     settled: bool,
     shape: ModelShape,
@@ -130,6 +182,8 @@ impl Sizes {
             known: 0,
             vault: 0,
             rearranges: true,
+            cache: CacheType::F32,
+            replaced: Vec::new(),
             settled: false,
             rows,
             method: policy.bytes(),
@@ -162,6 +216,20 @@ impl Sizes {
         }
     }
 
+    /// The same with kept rows stored as `cache`.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheType`] for types that the method does not work with.
+    pub(crate) fn with_cache(
+        mut self,
+        cache: CacheType,
+        policy: &dyn Policy,
+    ) -> Result<Self, EngineError> {
+        refuse_repeated_rounding(cache, policy, self.tables.iter().any(Option::is_some))?;
+        self.cache = cache;
+        Ok(self)
+    }
+
     /// After a survey: the rows that layers have come to share, and what the second reading needs.
     pub(crate) fn settle(&mut self, policy: &mut dyn Policy) {
         self.rows = policy.settle();
@@ -175,6 +243,10 @@ impl Sizes {
         let layers = 0..self.rows.len();
         let needs = layers.clone().map(|layer| self.needs_of(policy, layer));
         self.needs = needs.collect();
+        let replaced = layers
+            .clone()
+            .map(|layer| policy.decode_rows(layer).is_some());
+        self.replaced = replaced.collect();
         let (tokens, room) = (self.tokens, self.room);
         let capacity = |layer: usize| {
             let rows = tokens.min(self.rows[layer]);
@@ -374,6 +446,22 @@ impl Sizes {
         }
     }
 
+    /// How the rows of `layer` are stored.
+    pub(crate) fn stored(&self, layer: usize) -> Stored {
+        Stored {
+            kind: self.cache,
+            replaced: self.replaced[layer],
+        }
+    }
+
+    /// Floats of one head's kept rows before they are rounded; 0 where they are not.
+    pub(crate) fn gathered(&self) -> usize {
+        match self.cache {
+            CacheType::F32 => 0,
+            _ => self.max_capacity.min(self.tokens) * self.shape.head_dim,
+        }
+    }
+
     /// Entries that the largest look-up table has room for; 0 where nothing is merged.
     pub(crate) fn max_entries(&self) -> usize {
         let entries = self.tables.iter().flatten().map(|table| table.entries);
@@ -411,9 +499,21 @@ impl Sizes {
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
         let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
+        let (head_dim, cache) = (self.shape.head_dim, self.cache);
+        // And of keys and values the place of each, where rows trade them.
+        let replaced = self.kept().zip(&self.capacities).zip(&self.replaced);
+        let replaced = replaced.filter(|(_, replaced)| **replaced);
+        let places: usize = replaced
+            .map(|((kept, &capacity), _)| places_bytes(kept, capacity, cache))
+            .sum();
+        let places = places * self.shape.kv_heads;
+        let layers = self.kept().zip(&self.capacities);
+        let kept = layers.map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
+        let kept: usize = kept.sum::<usize>() * self.shape.kv_heads;
         let rings = model.config().windows();
         let ring_slots: usize = rings.map(|w| w.min(self.tokens + self.room)).sum();
-        let rings = ring_slots * self.shape.kv_heads * (row + size_of::<u32>());
+        let ring_row = kept_bytes(0, 1, head_dim, cache);
+        let rings = ring_slots * self.shape.kv_heads * (ring_row + size_of::<u32>());
         let chunk = 2 * self.q()
             + 2 * self.kv()
             + self.window_queries()
@@ -421,6 +521,7 @@ impl Sizes {
             + self.column_sums()
             + self.log_sum_exp()
             + self.measured()
+            + self.gathered()
             + self.beside();
         let own = (self.rereading.as_ref()).map_or(0, |plan| Repetition::rows(plan, self.tokens));
         let kv_heads = self.shape.kv_heads;
@@ -439,7 +540,7 @@ impl Sizes {
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
             vault: self.vault,
             rope: 0,
-            kept_rows: (slots * (row + beside) + rings) as u64,
+            kept_rows: (kept + slots * beside + places + rings) as u64,
             decode: 0,
             card: 0,
         }

@@ -68,6 +68,7 @@ impl Engine {
                 tail: prompt.tail(),
                 room,
                 rope: &rope,
+                cache: self.cache_type(),
             };
             let outcomes = prefill.run(cuts, on_event, stop)?;
             for (outcome, policy) in outcomes.into_iter().zip(&mut policies) {

@@ -1,4 +1,4 @@
-//! Budgets that mean memory: how many rows, and chunks of what size, fit so many bytes. What is chosen is checked against the same
+//! Budgets that mean memory: how many rows, of which type, and chunks of what size, fit so many bytes. What is chosen is checked against the same
 //! ledger that a question reports afterwards.
 //!
 //! Two amounts that must not be confused:
@@ -8,17 +8,22 @@
 //! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment
 //! ```
 
-use kept_policies::{Policy, PolicyError, PromptShape};
+use kept_kernels::CacheType;
+use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
+use crate::auto;
 use crate::prefill::CHUNK;
 use crate::shape::shape_of;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
 use crate::vault::{LAST_QUERIES, Vault, VaultWriter};
-use crate::{Engine, EngineError, MemoryLedger};
+use crate::{Engine, EngineError, Limits, MemoryLedger, Method};
 
 /// Smaller chunks take less scratch and more time; the result is the same.
 const CHUNKS: [usize; 4] = [CHUNK, CHUNK / 2, CHUNK / 4, CHUNK / 8];
+
+/// Types that are tried where none is named and there is too little memory, the most exact first.
+const TYPES: [CacheType; 3] = [Engine::DEFAULT_CACHE, CacheType::Q8_0, CacheType::Q4_0];
 
 /// What was chosen for an amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub struct Fitted {
     pub rows: usize,
     /// Tokens per chunk.
     pub chunk: usize,
+    /// How rows are stored.
+    pub cache: CacheType,
     /// Bytes at the worst moment: of what the amount was for.
     pub bytes: u64,
 }
@@ -108,6 +115,154 @@ impl Engine {
         }
     }
 
+    /// [`Engine::within`] with the type of rows that costs the least by what was measured, where none is named: as usual, if all rows that
+    /// are wanted fit so.
+    pub(crate) fn best_within(
+        &self,
+        method: &Method,
+        prompt: &Prompted<'_>,
+        memory: u64,
+        wanted: Option<usize>,
+        text_bytes: u64,
+    ) -> Result<Fitted, EngineError> {
+        let tokens = prompt.shape.tokens;
+        let most = wanted.unwrap_or(tokens).min(tokens);
+        let whole = match prompt.streams {
+            true => tokens.min(self.model().config().context),
+            false => tokens,
+        };
+        self.cheapest(method, whole, most, &|engine| {
+            let mut policy = method.build()?;
+            let fitted = engine.within(&mut *policy, prompt, memory, wanted, text_bytes)?;
+            Ok((fitted.rows, fitted))
+        })
+    }
+
+    /// The engine that stores rows in the type that is best for the bytes that `budget` or `limits` name, and what that type costs, in a
+    /// sentence; nothing where one is named, or no bytes are.
+    pub(crate) fn for_bytes(
+        &self,
+        method: &Method,
+        budget: Option<Budget>,
+        prompt: &Prompted<'_>,
+        limits: &Limits,
+        text_bytes: u64,
+    ) -> Result<Option<(Engine, Option<String>)>, EngineError> {
+        let bytes = matches!(budget, Some(Budget::Bytes(_))) && method.name != "full";
+        if self.named_cache().is_some() || !(bytes || limits.memory.is_some()) {
+            return Ok(None);
+        }
+        let tokens = prompt.shape.tokens;
+        let held = |engine: &Engine| -> Held<(usize, CacheType)> {
+            let mut policy = method.build()?;
+            let wanted = match (budget, prompt.streams) {
+                (None, false) => None,
+                (_, true) => {
+                    let plan =
+                        engine.stream_plan(&mut *policy, budget, prompt.shape, prompt.room)?;
+                    Some(plan.rows)
+                }
+                (Some(_), false) => {
+                    Some(engine.rows_for(&mut *policy, budget, prompt.shape, prompt.room)?)
+                }
+            };
+            let rows = match limits.memory {
+                Some(memory) => {
+                    let mut policy = method.build()?;
+                    engine
+                        .within(&mut *policy, prompt, memory, wanted, text_bytes)?
+                        .rows
+                }
+                None => wanted.unwrap_or(tokens),
+            };
+            Ok((rows, (rows, engine.cache_type())))
+        };
+        // How many there would be if bytes were no matter.
+        let most = match (budget, bytes) {
+            (Some(budget), false) => self.budget_rows(Some(budget), tokens)?.min(tokens),
+            _ if prompt.streams => StreamPlan::MOST_ROWS.min(tokens),
+            _ => tokens,
+        };
+        // In streaming no more than the model's window could be held at all.
+        let whole = match prompt.streams {
+            true => tokens.min(self.model().config().context),
+            false => tokens,
+        };
+        let (rows, cache) = self.cheapest(method, whole, most, &held)?;
+        let why = (cache != Self::DEFAULT_CACHE)
+            .then(|| self.narrow_note(method, cache, rows, whole, held(self).ok()));
+        Ok(Some((self.clone().with_cache(cache), why)))
+    }
+
+    /// What `hold` gives for the type by which the least is lost: what rounding costs, and what it costs to keep as few of `tokens` rows
+    /// as there is room for. The usual type, if it has room for `most`.
+    fn cheapest<T>(
+        &self,
+        method: &Method,
+        tokens: usize,
+        most: usize,
+        hold: &dyn Fn(&Engine) -> Held<T>,
+    ) -> Result<T, EngineError> {
+        if self.named_cache().is_some() {
+            return Ok(hold(self)?.1);
+        }
+        let mut best: Option<(f64, T)> = None;
+        let mut refusal = None;
+        for cache in TYPES {
+            let (rows, held) = match hold(&self.clone().with_cache(cache)) {
+                Ok(held) => held,
+                // The method cannot have it: those before it stand.
+                Err(EngineError::CacheType { .. }) => continue,
+                Err(
+                    error @ (EngineError::Memory { .. }
+                    | EngineError::BudgetBytes { .. }
+                    | EngineError::Policy(
+                        PolicyError::BudgetTooSmall { .. } | PolicyError::BudgetZero(_),
+                    )
+                    | EngineError::BudgetBelowWindows { .. }),
+                ) => {
+                    refusal = refusal.or(Some(error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let costs = auto::costs(&method.name, rows as f64 / tokens.max(1) as f64, cache);
+            if best.as_ref().is_none_or(|(least, _)| costs < *least) {
+                best = Some((costs, held));
+            }
+            if rows >= most {
+                break;
+            }
+        }
+        match (best, refusal) {
+            (Some((_, held)), _) => Ok(held),
+            (None, Some(refusal)) => Err(refusal),
+            (None, None) => Ok(hold(self)?.1),
+        }
+    }
+
+    /// Why rows are narrower than usual, in a sentence.
+    fn narrow_note(
+        &self,
+        method: &Method,
+        cache: CacheType,
+        rows: usize,
+        tokens: usize,
+        usual: Option<(usize, (usize, CacheType))>,
+    ) -> String {
+        let usual = match usual {
+            Some((rows, _)) => format!("{rows} as {}", Self::DEFAULT_CACHE),
+            None => format!("none would fit as {}", Self::DEFAULT_CACHE),
+        };
+        let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
+        format!(
+            "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats of rounding beside {:.4} of what {} leaves out",
+            auto::costs("full", 1.0, cache),
+            auto::costs(&method.name, share, CacheType::F32),
+            method.name
+        )
+    }
+
     /// The most rows whose `size` is within `bytes`, by halving; or what the fewest would take.
     fn most_rows(
         &self,
@@ -137,6 +292,7 @@ impl Engine {
             return Ok(Ok(Fitted {
                 rows,
                 chunk,
+                cache: self.cache_type(),
                 bytes: takes,
             }));
         }
@@ -148,6 +304,7 @@ impl Engine {
                     fitting = Some(Fitted {
                         rows,
                         chunk,
+                        cache: self.cache_type(),
                         bytes: takes,
                     });
                     low = rows;
@@ -181,11 +338,13 @@ impl Engine {
         let (model, shape) = (self.model(), prompt.shape);
         if prompt.streams {
             let (rows, chunk) = (Some(rows), Some(chunk));
-            let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?;
+            let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?
+                .with_cache(self.cache_type(), policy)?;
             return Ok((plan.ledger(model), plan.chunk));
         }
         let room = self.room(shape.tokens, prompt.room);
-        let sizes = Sizes::new(model, policy, shape, rows, room, chunk)?;
+        let sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
+            .with_cache(self.cache_type(), policy)?;
         Ok((self.ledger_of(&sizes, room), sizes.chunk))
     }
 
@@ -218,6 +377,9 @@ impl Engine {
         }
     }
 }
+
+/// Rows that there is room for, and what comes of them.
+type Held<T> = Result<(usize, T), EngineError>;
 
 /// What came of a number of rows.
 enum Sized {

@@ -104,7 +104,11 @@ impl Writing<'_, '_> {
         MemoryNow {
             kept,
             tables: cache.table_bytes() + self.beside.tables,
-            kept_full: full_cache_bytes(self.model.config(), self.prompt_tokens + tokens),
+            kept_full: full_cache_bytes(
+                self.model.config(),
+                self.prompt_tokens + tokens,
+                cache.kind,
+            ),
             scratch: self.beside.scratch + cache.allocated_bytes() - kept,
             ..self.beside
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{
     ModelShape, Needs, Observation, Policy, PolicyError, Pos, PromptShape, Retention,
@@ -99,6 +99,7 @@ pub fn read_document_and_step(
         tail: 0,
         document,
         every_row: false,
+        cache: CacheType::F32,
         chunk,
         vault: None,
     }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, PromptShape, build};
 use kept_engine::{
     Ask, CompactLayer, Engine, Limits, MemoryNow, Method, Progress, Sampling, Watch,
@@ -237,6 +237,7 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
     for stem in ["gemma2", "gemma3"] {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).expect("the model opens");
+        let engine = engine.with_cache(CacheType::F32);
         let config = engine.model().config();
         let (layers, full) = (config.layers, config.full_layers().count());
         let (n, room, a_row) = (150, 9, (config.kv_width() * 2 * 4) as u64);

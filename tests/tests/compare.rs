@@ -26,6 +26,38 @@ fn number(value: &Value, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("{name} is a number: {value}"))
 }
 
+/// The full cache that all is held against is exact; beside it rows are f16 unless another type is named, and every type says itself.
+#[test]
+fn rounding_alone_is_measured_too() {
+    let mut last = 0.0;
+    for cache in [None, Some("q8_0"), Some("q4_0")] {
+        let named = cache.map(|cache| ["--cache", cache]);
+        let named = named.as_ref().map_or(&[][..], |words| &words[..]);
+        let words = [
+            &["--json", "--methods", "full", "--max-tokens", "8"][..],
+            named,
+        ]
+        .concat();
+        let lines = compare(&words).json_lines();
+        let full = &lines[1];
+        assert_eq!(full["cache"], cache.unwrap_or("f16"));
+        let kl = number(&full["fidelity"], "kl");
+        assert!(kl > last && kl < 0.1, "{cache:?}: {kl} after {last}");
+        assert!(number(full, "kv_bytes") < 0.54 * number(&lines[0], "kv_bytes"));
+        last = kl;
+    }
+    let words = [
+        "--methods",
+        "ems,snapkv",
+        "--cache",
+        "q8_0",
+        "--budgets",
+        "25%",
+    ];
+    let table = compare(&words);
+    assert!(table.stdout.contains("ems") && table.stdout.contains("refused: a cache of type q8_0"));
+}
+
 #[test]
 fn one_object_a_line_with_every_promised_field() {
     let extra = [
@@ -35,7 +67,7 @@ fn one_object_a_line_with_every_promised_field() {
         "--budgets",
         "64,10%",
     ];
-    let set = ["--set", "snapkv:w=8,snapkv:pooling=avg"];
+    let set = ["--set", "snapkv:w=8,snapkv:pooling=avg", "--cache", "f32"];
     let lines = compare(&[extra.as_slice(), &set].concat()).json_lines();
     let [reference, full, runs @ ..] = lines.as_slice() else {
         panic!("lines: {lines:?}");

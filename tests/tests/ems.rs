@@ -3,10 +3,10 @@
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{
-    ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
+    CacheType, ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
 };
 use kept_engine::policies::{ClassTable, Policy, Pos, Positions, Retention, build};
-use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, Sampling};
+use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, PlainRows, Sampling};
 use kept_tests::cases::Case;
 use kept_tests::compare::assert_same;
 use kept_tests::engine::{Told, open, read_and_step};
@@ -61,7 +61,7 @@ impl Layer {
             ..table
         };
         let layer = CompactLayer::gather(&keys, &values, n, &retention, &capacities, positions)
-            .with_table(&keys, &values, &retention, table);
+            .with_table(&keys, &retention, table);
         let shape = HeadShape {
             q_heads: case.q_heads,
             kv_heads: case.kv_heads,
@@ -115,7 +115,8 @@ impl Layer {
         self.layer.append(key, value, Pos(position as u32));
         let out = self.attend(query);
         let seen = (self.scratch.probabilities(), self.scratch.stride());
-        self.layer.settle(0, &mut *self.policy, seen);
+        let plain = &mut PlainRows::new(CacheType::F32, 0, query.len());
+        self.layer.settle(0, &mut *self.policy, seen, plain);
         out
     }
 

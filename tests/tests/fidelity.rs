@@ -3,7 +3,7 @@
 
 use kept_engine::documents::Document;
 use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, methods};
 use kept_engine::{Engine, EngineError, Method};
 use kept_tests::golden;
@@ -11,7 +11,8 @@ use kept_tests::golden;
 const TOKENS: usize = 12;
 
 fn engine() -> Engine {
-    Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model")
+    let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model");
+    engine.with_cache(CacheType::F32)
 }
 
 fn reference(engine: &Engine) -> Reference {

@@ -288,9 +288,9 @@ fn doctor_and_inspect_answer() {
         ("window", 24),
         ("head_dim", 16),
         ("context", 512),
-        // two layers of two heads, keys and values of 16 floats
-        ("kv_bytes_per_token", 2 * 2 * 2 * 16 * 4),
-        ("kv_bytes_context", (2 * 512 + 10 * 24) * 2 * 2 * 16 * 4),
+        // two layers of two heads, keys and values of 16 numbers in half precision
+        ("kv_bytes_per_token", 2 * 2 * 2 * 16 * 2),
+        ("kv_bytes_context", (2 * 512 + 10 * 24) * 2 * 2 * 16 * 2),
     ] {
         assert_eq!(found[field], value, "{field}");
     }

@@ -1,7 +1,7 @@
 //! Many methods over one reading: each comes out, to the bit, as over a reading of its own.
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Parameters, Policy, build, methods};
 use kept_engine::{
@@ -90,6 +90,7 @@ fn a_shared_reading_is_each_methods_own() {
         };
         cuts.insert(3, refused);
         let shared = SharedPrefill {
+            cache: CacheType::F32,
             model,
             ids: prompt,
             document: None,

@@ -92,9 +92,9 @@ fn a_budget_in_bytes_holds_all_of_the_cache() {
     let refused = ask(
         None,
         &sample(),
-        &["--budget", "100KiB", "--method", "snapkv"],
+        &["--budget", "60KiB", "--method", "snapkv"],
     );
-    refused.refused(&["100.0 KiB", "more", "give at least"]);
+    refused.refused(&["60.0 KiB", "more", "give at least"]);
 }
 
 /// With `--memory` rows and chunk are chosen, and what was said is what the process took.
@@ -150,13 +150,18 @@ fn the_expected_peak_is_the_measured_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = model(folder.path());
     for words in [
-        ["--method", "full", "--budget", "100%"],
-        ["--method", "snapkv", "--budget", "10%"],
-        ["--method", "ems", "--budget", "25%"],
-        ["--method", "kvzip", "--budget", "25%"],
-        ["--method", "treekv", "--streaming", "on"],
-        ["--method", "tova", "--streaming", "on"],
+        ["full", "--budget", "100%", "--cache", "f32"],
+        ["full", "--budget", "100%", "--cache", "f16"],
+        ["full", "--budget", "100%", "--cache", "q8_0"],
+        ["full", "--budget", "100%", "--cache", "q4_0"],
+        ["snapkv", "--budget", "10%", "--cache", "q8_0"],
+        ["ems", "--budget", "25%", "--cache", "f16"],
+        ["kvzip", "--budget", "25%", "--cache", "f16"],
+        ["h2o", "--budget", "50%", "--cache", "q4_0"],
+        ["treekv", "--streaming", "on", "--cache", "f16"],
+        ["tova", "--streaming", "on", "--cache", "q8_0"],
     ] {
+        let words: Vec<&str> = std::iter::once("--method").chain(words).collect();
         let answer = ask(Some(&model), &part(folder.path()), &words).json();
         let expected = bytes(&answer["expected_peak_bytes"]);
         let Some(peak) = answer["peak_bytes"].as_f64() else {
@@ -166,6 +171,60 @@ fn the_expected_peak_is_the_measured_one() {
         let off = (expected - peak).abs() / peak;
         assert!(off < 0.1, "{words:?}: {expected} expected, {peak} measured");
     }
+}
+
+/// A type by name is that type or a sentence; without a name f16 is said, and where bytes are too few for that, a narrower one with its
+/// price.
+#[test]
+fn the_type_of_rows_is_said_and_never_silently_another() {
+    let refused = |words: &[&str], names: &[&str]| {
+        ask(None, &sample(), words).refused(names);
+    };
+    refused(
+        &["--method", "ems", "--cache", "q4_0"],
+        &["q4_0", "ems", "merges", "f16 and f32 work"],
+    );
+    refused(
+        &["--method", "cam", "--set", "base=h2o", "--cache", "q8_0"],
+        &["q8_0", "cam", "adds to rows", "f16 and f32 work"],
+    );
+    refused(&["--cache", "q5_0"], &["q5_0", "f32, f16, q8_0 and q4_0"]);
+    for (words, cache) in [
+        (&["--method", "snapkv"][..], "f16"),
+        (&["--method", "ems", "--budget", "20%"], "f16"),
+        (&["--method", "full", "--cache", "f32"], "f32"),
+        (&["--method", "h2o", "--cache", "q4_0"], "q4_0"),
+        (
+            &["--method", "treekv", "--streaming", "on", "--cache", "q8_0"],
+            "q8_0",
+        ),
+        (&[], "f16"),
+    ] {
+        let answer = ask(None, &sample(), words).json();
+        assert_eq!(answer["cache"], cache, "{words:?}");
+        assert!(answer["answer"].is_string());
+    }
+    let words = ["--method", "snapkv", "--budget", "450KiB"];
+    let usual = ask(None, &sample(), &[&words[..], &["--cache", "f16"]].concat()).json();
+    let chosen = ask(None, &sample(), &words).json();
+    assert_eq!(usual["cache"], "f16");
+    let cache = chosen["cache"].as_str().expect("a type");
+    assert!(["q8_0", "q4_0"].contains(&cache), "{cache}");
+    assert!(rows(&chosen) > 1.2 * rows(&usual));
+    for answer in [&usual, &chosen] {
+        let held = held(answer);
+        assert!((0.9..=1.0).contains(&(held / (450.0 * 1024.0))), "{held}");
+    }
+    let note = chosen["notes"][0].as_str().expect("a note");
+    let price = format!("stored as {cache}");
+    assert!(
+        note.contains(&price) && note.contains("nats of rounding"),
+        "{note}"
+    );
+    assert!(!usual["notes"].to_string().contains("stored as"));
+    // A method that cannot have it keeps fewer rows of the usual type.
+    let words = ["--method", "ems", "--budget", "1500KiB"];
+    assert_eq!(ask(None, &sample(), &words).json()["cache"], "f16");
 }
 
 /// Nobody names a method: a small document keeps everything, little memory cuts, a long document is streamed; always with the reason.
@@ -225,7 +284,7 @@ fn refused_memory_is_a_sentence() {
     let (mut answered, mut refused) = (0, 0);
     for mib in [90, 100, 110, 120, 150, 1000] {
         let asked = format!(
-            "ulimit -v {}; exec '{kept}' ask --threads 1 --model '{}' --document '{}' --question 'What?' --max-tokens 2 --method full",
+            "ulimit -v {}; exec '{kept}' ask --threads 1 --model '{}' --document '{}' --question 'What?' --max-tokens 2 --method full --cache f32",
             mib * 1024,
             model.display(),
             part(folder.path()).display()

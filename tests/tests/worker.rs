@@ -209,6 +209,7 @@ fn an_estimate_does_not_wait_for_a_question() {
             ticket,
             method: method("snapkv"),
             budget: budget.map(str::to_owned),
+            cache: None,
         });
     }
     let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);
@@ -255,6 +256,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
         temperature: 100.0,
         seed: 3,
         thinking: false,
+        cache: None,
     });
     let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
     worker.say(&Request::Stop { ticket: 9 });

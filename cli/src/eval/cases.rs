@@ -19,6 +19,13 @@ pub struct Heading {
     pub model: String,
     pub haystack_tokens: usize,
     pub answer_tokens: usize,
+    /// How kept rows are stored; f32 in files that do not say it.
+    #[serde(default = "exact")]
+    pub cache: String,
+}
+
+fn exact() -> String {
+    "f32".to_owned()
 }
 
 /// Which document.

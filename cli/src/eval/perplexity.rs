@@ -52,6 +52,7 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         arguments.threads,
         &arguments.stretch,
         &arguments.device,
+        arguments.cache,
     )?;
     let text = super::text_of(&arguments.data)?;
     let mut ids = engine.model().tokenizer()?.encode(&text).ids;

@@ -13,7 +13,7 @@
 
 mod table;
 
-use kept_kernels::Stop;
+use kept_kernels::{CacheType, Stop};
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,8 @@ pub struct Chosen {
     /// Rows per kv head and layer; the whole prompt where everything is kept.
     pub rows: usize,
     /// How rows are stored.
-    pub cache: String,
+    #[serde(with = "crate::cache_name")]
+    pub cache: CacheType,
     /// Bytes at the worst moment, weights included.
     pub expected_bytes: u64,
     /// Bytes that were free to take, where the system says or a limit was set.
@@ -51,6 +52,16 @@ pub struct Chosen {
     pub right: Option<f64>,
     /// All of it in one sentence.
     pub reason: String,
+}
+
+/// What storing a share of a prompt's rows as `cache` under a method costs in nats of KL divergence from the full cache, by what was
+/// measured.
+pub(crate) fn costs(method: &str, share: f64, cache: CacheType) -> f64 {
+    let cut = match method {
+        "full" => 0.0,
+        _ => measured().cutting(method, share),
+    };
+    cut + measured().rounding(cache.name())
 }
 
 fn plain(name: &str) -> Method {
@@ -118,13 +129,14 @@ impl Engine {
             .is_none_or(|free| expected <= free && cache <= free / SMALL_PART);
         Ok((tokens <= SMALL_TOKENS && fits).then(|| Chosen {
             reason: format!(
-                "full, every one of {tokens} rows, f32: the document is small, and with its full cache of {} nothing is lost{}",
+                "full, every one of {tokens} rows, {}: the document is small, and with its full cache of {} nothing is lost{}",
+                self.cache_type(),
                 in_words(cache),
                 free_in_words(case)
             ),
             method,
             rows: tokens,
-            cache: "f32".to_owned(),
+            cache: self.cache_type(),
             expected_bytes: expected,
             free_bytes: case.free,
             kl: Some(0.0),
@@ -146,30 +158,31 @@ impl Engine {
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
         // Little memory makes a smaller share, and that perhaps another method.
         let mut run = self.best_of(table, share(wanted))?;
-        let mut rows = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
+        let (mut rows, mut cache) = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
         if rows < wanted {
             run = self.best_of(table, share(rows))?;
-            rows = self.rows_that_fit(case, &plain(&run.method), rows, false)?;
+            (rows, cache) = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
         }
         let method = plain(&run.method);
-        let expected_bytes = self.expected_bytes(case, &method, rows, false)?;
+        let stored = self.clone().with_cache(cache);
+        let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head ({:.0} % of the prompt), {}: in our measurements at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache{}",
+                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache, and {cache} costs {:.4}{}",
                 run.method,
                 100.0 * share(rows),
-                run.cache,
                 100.0 * run.share,
                 100.0 * run.right,
                 run.kl,
+                table.rounding(cache.name()),
                 free_in_words(case)
             ),
             method,
             rows,
-            cache: run.cache.clone(),
+            cache,
             expected_bytes,
             free_bytes: case.free,
-            kl: Some(run.kl),
+            kl: Some(run.kl + table.rounding(cache.name())),
             right: Some(run.right),
         })
     }
@@ -193,11 +206,12 @@ impl Engine {
         let method = plain(&best.method);
         let mut policy = method.build()?;
         let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.room)?;
-        let rows = self.rows_that_fit(case, &method, plan.rows, true)?;
-        let expected_bytes = self.expected_bytes(case, &method, rows, true)?;
+        let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
+        let stored = self.clone().with_cache(cache);
+        let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head, f32: of the methods that can read beyond the model's window it foretells a long text best in our measurements (perplexity {:.0}, the others up to {:.0}){}",
+                "{}, {rows} rows per head, {cache}: of the methods that can read beyond the model's window it foretells a long text best in our measurements (perplexity {:.0}, the others up to {:.0}){}",
                 best.method,
                 best.perplexity,
                 worst.perplexity,
@@ -205,7 +219,7 @@ impl Engine {
             ),
             method,
             rows,
-            cache: "f32".to_owned(),
+            cache,
             expected_bytes,
             free_bytes: case.free,
             kl: None,
@@ -213,36 +227,49 @@ impl Engine {
         })
     }
 
-    /// The most rows up to `wanted` that memory has room for.
+    /// The most rows up to `wanted` that memory has room for, and how they are stored.
     fn rows_that_fit(
         &self,
         case: &Case<'_>,
         method: &Method,
         wanted: usize,
         streams: bool,
-    ) -> Result<usize, EngineError> {
-        let Some(free) = case.free else {
-            return Ok(wanted);
-        };
+    ) -> Result<(usize, CacheType), EngineError> {
         let prompted = Prompted {
             shape: case.shape,
             room: case.room,
             streams,
+        };
+        let (stored, wanted) = match case.budget {
+            // Tables and buffers have to fit too.
+            Some(Budget::Bytes(_)) => {
+                let (limits, bytes) = (case.limits, case.text_bytes);
+                let stored = self.for_bytes(method, case.budget, &prompted, limits, bytes)?;
+                let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
+                let mut policy = method.build()?;
+                let rows = match streams {
+                    true => {
+                        stored
+                            .stream_plan(&mut *policy, case.budget, case.shape, case.room)?
+                            .rows
+                    }
+                    false => stored.rows_for(&mut *policy, case.budget, case.shape, case.room)?,
+                };
+                (stored, rows)
+            }
+            _ => (self.clone(), wanted),
+        };
+        let Some(free) = case.free else {
+            return Ok((wanted, stored.cache_type()));
         };
         // A limit counts program and document, what is free does not.
         let memory = case
             .limits
             .memory
             .unwrap_or(free + self.program_bytes() + case.text_bytes);
-        let mut policy = method.build()?;
-        let fitted = self.within(
-            &mut *policy,
-            &prompted,
-            memory,
-            Some(wanted),
-            case.text_bytes,
-        )?;
-        Ok(fitted.rows)
+        let fitted =
+            stored.best_within(method, &prompted, memory, Some(wanted), case.text_bytes)?;
+        Ok((fitted.rows, fitted.cache))
     }
 
     fn expected_bytes(
@@ -287,7 +314,8 @@ impl Engine {
             budget: (!everything).then_some(Budget::Rows(chosen.rows)),
             ..*ask
         };
-        let mut answer = self.ask_watched(&ask, watch, stop)?;
+        let stored = self.clone().with_cache(chosen.cache);
+        let mut answer = stored.ask_watched(&ask, watch, stop)?;
         answer.notes.insert(0, format!("chose {}", chosen.reason));
         answer.chosen = Some(chosen);
         Ok(answer)

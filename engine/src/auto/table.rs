@@ -7,12 +7,11 @@ use serde::Deserialize;
 /// A mean divergence below this, in nats, is no difference that an answer shows.
 const LEVEL: f64 = 0.01;
 
-/// One line of what was measured.
+/// One line of what was measured, with rows of f32.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Run {
     pub(super) method: String,
     pub(super) share: f64,
-    pub(super) cache: String,
     pub(super) kl: f64,
     pub(super) right: f64,
 }
@@ -24,9 +23,17 @@ pub(super) struct StreamedRun {
     pub(super) perplexity: f64,
 }
 
+/// What storing every row in a type costs, with nothing cut.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct CacheRun {
+    pub(super) cache: String,
+    pub(super) kl: f64,
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Measured {
     pub(super) runs: Vec<Run>,
+    pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
 }
 
@@ -44,6 +51,41 @@ impl Measured {
         let below = own().filter(|run| run.share <= share + 1e-9);
         let best = below.max_by(|a, b| a.share.total_cmp(&b.share));
         best.or_else(|| own().min_by(|a, b| a.share.total_cmp(&b.share)))
+    }
+
+    /// What keeping `share` of a prompt under `method` costs in nats, between what was measured on both sides of it by the logarithm of
+    /// the share; nothing where everything is kept. Of a method that was not measured the most that one costs there.
+    pub(super) fn cutting(&self, method: &str, share: f64) -> f64 {
+        let of = |method: &str| {
+            let own = self.runs.iter().filter(|run| run.method == method);
+            let mut points: Vec<(f64, f64)> = own.map(|run| (run.share.ln(), run.kl)).collect();
+            points.push((0.0, 0.0));
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let at = share.clamp(1e-9, 1.0).ln();
+            match points.iter().position(|point| point.0 >= at) {
+                None => 0.0,
+                // Fewer rows than were ever measured cost more: as much more as there are fewer.
+                Some(0) => points[0].1 * (points[0].0 - at).exp(),
+                Some(above) => {
+                    let (low, high) = (points[above - 1], points[above]);
+                    low.1 + (high.1 - low.1) * (at - low.0) / (high.0 - low.0)
+                }
+            }
+        };
+        match self.runs.iter().any(|run| run.method == method) {
+            true => of(method),
+            false => self
+                .runs
+                .iter()
+                .map(|run| of(&run.method))
+                .fold(0.0, f64::max),
+        }
+    }
+
+    /// What storing rows as `cache` costs in nats.
+    pub(super) fn rounding(&self, cache: &str) -> f64 {
+        let found = self.caches.iter().find(|run| run.cache == cache);
+        found.map_or(0.0, |run| run.kl)
     }
 
     /// The best method at `share`: of those that are level with the best there, the first of the table.
@@ -86,7 +128,6 @@ mod tests {
         let run = |method: &str, share, kl, right| Run {
             method: method.to_owned(),
             share,
-            cache: "f32".to_owned(),
             kl,
             right,
         };
@@ -98,8 +139,27 @@ mod tests {
                 run("b", 0.5, 0.005, 1.0),
                 run("c", 0.1, 0.1, 1.0),
             ],
+            caches: [("f16", 1e-6), ("q8_0", 1e-3), ("q4_0", 0.05)]
+                .map(|(cache, kl)| CacheRun {
+                    cache: cache.to_owned(),
+                    kl,
+                })
+                .into(),
             streaming: Vec::new(),
         }
+    }
+
+    #[test]
+    fn between_two_shares_the_price_is_between_theirs() {
+        let table = table();
+        let cost = |method, share| (table.cutting(method, share) * 1e6).round() / 1e6;
+        assert_eq!(cost("a", 0.1), 0.3);
+        assert_eq!(cost("a", 1.0), 0.0);
+        assert_eq!(cost("a", 0.05), 0.6, "twice as few rows as were measured");
+        let between = cost("b", 0.2);
+        assert!(between < 0.1 && between > 0.005, "{between}");
+        assert_eq!(cost("nobody", 0.1), 0.3, "the most that one costs");
+        assert_eq!((table.rounding("q4_0"), table.rounding("f32")), (0.05, 0.0));
     }
 
     #[test]
@@ -121,6 +181,11 @@ mod tests {
             assert!(run.share > 0.0 && run.share < 1.0 && run.kl >= 0.0);
             assert!((0.0..=1.0).contains(&run.right));
         }
+        let rounding = ["f32", "f16", "q8_0", "q4_0"].map(|cache| table.rounding(cache));
+        assert!(
+            rounding.is_sorted() && rounding[3] > rounding[1],
+            "{rounding:?}"
+        );
         assert!(table.best(0.25).is_some() && table.enough() < 1.0);
         let named = table.streaming.iter().map(|run| run.method.as_str());
         let mut named: Vec<&str> = named.collect();

@@ -30,7 +30,7 @@ fn layer() -> CompactLayer {
         numbers: 3,
     };
     CompactLayer::gather(&keys, &keys, 4, &kept, &[4], Positions::Original)
-        .with_table(&keys, &keys, &kept, table)
+        .with_table(&keys, &kept, table)
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Slots, positions and ranks of kept rows.
 
+use kept_policies::Spread;
+
 use super::*;
 
 fn layer(positions: Positions) -> CompactLayer {
@@ -71,8 +73,10 @@ fn swept_slots_close_up_in_their_order() {
 #[test]
 fn evicted_values_are_left_to_kept_ones() {
     let mut values = RowStore::uniform(1, 4, 2);
+    for row in 0..4 {
+        values.row_mut(0, row).fill(row as f32);
+    }
     values.row_mut(0, 1).copy_from_slice(&[8.0, 4.0]);
-    let mut layer = layer(Positions::Original);
     let spread = Spread {
         head: 0,
         from: Pos(1),
@@ -80,10 +84,33 @@ fn evicted_values_are_left_to_kept_ones() {
         count: 2,
         weight: 0.25,
     };
-    layer.spread(&values, &[spread]);
+    let keep = Retention::Keep(vec![vec![Pos(0), Pos(2), Pos(3)]]);
+    let gather = |stored| {
+        let gather = Gather {
+            keys: &values,
+            values: &values,
+            tokens: 4,
+            retention: &keep,
+            capacities: &[6],
+            positions: Positions::Original,
+            stored,
+            places: None,
+            unrotate: None,
+            spreads: &[spread],
+        };
+        gather.layer(&mut Vec::new())
+    };
+    let mut layer = gather(Stored::F32);
     assert_eq!(layer.values.row(0, 0), [0.0, 0.0]);
     assert_eq!(layer.values.row(0, 1), [4.0, 3.0]);
     assert_eq!(layer.values.row(0, 2), [5.0, 4.0]);
+    let mut halves = gather(Stored {
+        kind: CacheType::F16,
+        ..Stored::F32
+    });
+    let mut row = [0.0; 2];
+    halves.values.read(0, 2, &mut row);
+    assert_eq!(row, [5.0, 4.0]);
     let spill = Spill {
         head: 0,
         from: Row(1),
@@ -93,6 +120,9 @@ fn evicted_values_are_left_to_kept_ones() {
     layer.spill(&[spill]);
     assert_eq!(layer.values.row(0, 2), [7.0, 5.5]);
     assert_eq!(layer.keys.row(0, 2), [3.0, 3.0], "keys stay");
+    halves.spill(&[spill]);
+    halves.values.read(0, 2, &mut row);
+    assert_eq!(row, [7.0, 5.5]);
 }
 
 #[test]
@@ -102,7 +132,11 @@ fn a_ring_holds_the_last_positions() {
         keys.row_mut(0, row).fill(row as f32);
     }
     // Three of two tokens: the window has room for one more, then the oldest go.
-    let mut layer = CompactLayer::ring(&keys, &keys, 2, 3, 9);
+    let ring = |tokens, window, room| {
+        let rows = (&keys, &keys);
+        CompactLayer::ring(rows, tokens, window, room, CacheType::F32, &mut Vec::new())
+    };
+    let mut layer = ring(2, 3, 9);
     assert_eq!((layer.window(), layer.live_rows(0)), (Some(3), 2));
     let mut held = Vec::new();
     for position in 2..9u32 {
@@ -116,7 +150,7 @@ fn a_ring_holds_the_last_positions() {
     assert_eq!(held[1], [1, 2, 3]);
     assert_eq!(held[6], [6, 7, 8]);
     assert_eq!(layer.allocated_bytes(), 3 * (2 * 2 * 4 + 4));
-    let layer = CompactLayer::ring(&keys, &keys, 6, 4, 0);
+    let layer = ring(6, 4, 0);
     assert_eq!(layer.kept(0), [Pos(2), Pos(3), Pos(4), Pos(5)]);
 }
 
@@ -128,4 +162,100 @@ fn counts_leave_out_what_was_evicted_and_what_was_not_asked_for() {
     layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
     layer.evict(&[Some(Row(1))]);
     assert_eq!(layer.counts(0..4), [1, 0, 0, 1]);
+}
+
+/// Slots of a cache of four bits while a method lets rows go: the first four tokens and the newest are stored as f16, every row keeps its
+/// slot, and each is rounded once, when it is no longer among the newest.
+#[test]
+fn replaced_rows_are_rounded_once_they_are_old() {
+    const TOKENS: usize = 100;
+    const DIM: usize = 32;
+    let row = |position: usize| -> Vec<f32> {
+        (0..DIM)
+            .map(|i| ((position * DIM + i) as f32 * 0.7).sin())
+            .collect()
+    };
+    let mut rows = RowStore::uniform(1, TOKENS, DIM);
+    for position in 0..TOKENS {
+        rows.row_mut(0, position).copy_from_slice(&row(position));
+    }
+    let kept: Vec<Pos> = (0..TOKENS as u32).filter(|p| p % 7 != 3).map(Pos).collect();
+    let gather = Gather {
+        keys: &rows,
+        values: &rows,
+        tokens: TOKENS,
+        retention: &Retention::Keep(vec![kept.clone()]),
+        capacities: &[kept.len() + 1],
+        positions: Positions::Reassigned,
+        stored: Stored {
+            kind: CacheType::Q4_0,
+            replaced: true,
+        },
+        places: None,
+        unrotate: None,
+        spreads: &[],
+    };
+    let mut layer = gather.layer(&mut Vec::new());
+    let held = kept.len();
+    assert_eq!(
+        layer.positions[..held],
+        kept,
+        "slots are in the order of positions"
+    );
+    let wide = layer.keys.wide_rows(0).count();
+    let bytes = layer.keys.bytes();
+    let mut stored = vec![0.0; DIM];
+    let mut before: Vec<(Pos, Vec<f32>)> = Vec::new();
+    for step in 0..120usize {
+        let mut now = Vec::new();
+        let newest = layer.positions_of(0).iter().map(|p| p.0).max();
+        for slot in layer.live_slots(0) {
+            let position = layer.positions[slot];
+            let exact = row(position.0 as usize);
+            layer.keys.read(0, slot, &mut stored);
+            let apart = exact.iter().zip(&stored).map(|(x, y)| (x - y).abs());
+            let most = apart.fold(0.0, f32::max);
+            let (narrow, age) = (
+                layer.keys.is_narrow(0, slot),
+                newest.map(|n| n - position.0),
+            );
+            assert!(
+                most < if narrow { 0.5 } else { 1e-3 },
+                "{position:?}: {most}"
+            );
+            assert!(
+                !narrow || position.0 >= 4 && age > Some(50),
+                "step {step}: {position:?} {age:?}"
+            );
+            now.push((position, stored.clone()));
+        }
+        // What was rounded stays as it is.
+        for (position, earlier) in &before {
+            if let Some((_, held)) = now.iter().find(|(p, _)| p == position) {
+                let exact = row(position.0 as usize);
+                let off = |x: &[f32]| x.iter().zip(&exact).any(|(x, y)| (x - y).abs() > 1e-3);
+                assert!(
+                    !off(earlier) || held == earlier,
+                    "step {step}: {position:?}"
+                );
+            }
+        }
+        before = now;
+        // The one in the middle goes, and in between many at once.
+        let position = TOKENS + step;
+        if step == 60 {
+            let keep: Vec<bool> = (0..held + 1).map(|slot| slot % 3 != 1).collect();
+            layer.sweep(&keep);
+        } else if layer.live_rows(0) == held {
+            let slots: Vec<usize> = layer.live_slots(0).collect();
+            layer.evict(&[Some(Row(slots[(step * 5 + 20) % slots.len()] as u32))]);
+        }
+        layer.append(&row(position), &row(position), Pos(position as u32));
+        assert_eq!(layer.keys.wide_rows(0).count(), wide);
+        assert_eq!(layer.keys.bytes(), bytes);
+    }
+    let narrow = (0..layer.rows[0])
+        .filter(|&slot| layer.keys.is_narrow(0, slot))
+        .count();
+    assert!(narrow > 0, "rows were replaced until old ones are narrow");
 }

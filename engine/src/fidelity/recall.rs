@@ -90,7 +90,7 @@ mod tests {
             numbers: 0,
         };
         let layer = CompactLayer::gather(&keys, &keys, 4, &merged, &[3], Positions::Original)
-            .with_table(&keys, &keys, &merged, table);
+            .with_table(&keys, &merged, table);
         assert_eq!(layer.kept(0), [Pos(0), Pos(3)]);
         assert_eq!(held(&layer, 0), [Pos(0), Pos(2), Pos(3)]);
         let row = [0.5, 0.125, 0.25, 0.0625, 0.0625];

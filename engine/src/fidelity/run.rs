@@ -40,6 +40,9 @@ pub struct MethodRun {
     pub budget_rows: usize,
     /// Rows per kv head kept of the prompt, per layer.
     pub rows_per_layer: Vec<usize>,
+    /// How kept rows were stored.
+    #[serde(default)]
+    pub cache: String,
     /// Bytes of the kept keys and values after reading.
     pub kv_bytes: u64,
     /// Bytes of the full cache at the prompt's length.
@@ -87,6 +90,7 @@ impl Engine {
 
         let started = Instant::now();
         let outcome = Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope)
+            .with_cache(self.cache_type())
             .with_tail(reference.prompt.tail())
             .with_document(reference.prompt.document.clone())
             .run(on_event, stop)?;
@@ -139,6 +143,7 @@ impl Engine {
         };
         Ok(MethodRun {
             budget_rows,
+            cache: self.cache_type().name().to_owned(),
             rows_per_layer: outcome.map.rows_per_layer(),
             kv_bytes,
             kv_bytes_full: self.kv_bytes_full(ids.len()),

@@ -24,7 +24,7 @@ mod thinning;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kept_kernels::Stop;
+use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Policy, PolicyError, Pos, Positions, PromptShape};
 
@@ -66,6 +66,8 @@ pub struct Prefill<'a> {
     pub chunk: usize,
     /// The vaults that may be used and added to, if any.
     pub vault: Option<VaultAccess<'a>>,
+    /// How kept rows are stored.
+    pub cache: CacheType,
 }
 
 /// A prompt that was read.
@@ -135,7 +137,13 @@ impl<'a> Prefill<'a> {
             every_row: false,
             chunk: CHUNK,
             vault: None,
+            cache: CacheType::F32,
         }
+    }
+
+    /// The same reading, with kept rows stored as `cache`.
+    pub fn with_cache(self, cache: CacheType) -> Self {
+        Self { cache, ..self }
     }
 
     /// The same reading, with vaults.
@@ -184,7 +192,8 @@ impl<'a> Prefill<'a> {
             self.budget,
             self.room,
             self.chunk,
-        )?;
+        )?
+        .with_cache(self.cache, &*self.policy)?;
         if self.every_row && sizes.thins() {
             let method = self.policy.name();
             return Err(EngineError::NoLogits { method });
@@ -253,6 +262,8 @@ pub struct SharedPrefill<'a> {
     pub room: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
+    /// How kept rows are stored.
+    pub cache: CacheType,
 }
 
 impl SharedPrefill<'_> {
@@ -278,7 +289,8 @@ impl SharedPrefill<'_> {
         let mut results: Vec<Option<Result<PrefillOutcome, PolicyError>>> = Vec::new();
         let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (place, Cut { policy, budget }) in cuts.into_iter().enumerate() {
-            let own = Sizes::new(self.model, &mut *policy, &prompt, budget, self.room, CHUNK);
+            let own = Sizes::new(self.model, &mut *policy, &prompt, budget, self.room, CHUNK)
+                .and_then(|own| own.with_cache(self.cache, &*policy));
             results.push(match own {
                 Ok(own) if own.reads_alone() => {
                     let mut alone = [Cut { policy, budget }];
@@ -399,6 +411,7 @@ fn read_and_cut(
                 turned_from: Pos(0),
                 reassigned: sizes.positions == Positions::Reassigned,
                 widest: sizes.max_capacity,
+                kind: sizes.cache,
             };
             PrefillOutcome {
                 ledger: MemoryLedger {

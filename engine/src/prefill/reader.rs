@@ -21,7 +21,7 @@ use super::repetition::{Repetition, Wanted};
 use super::scratch::Scratch;
 use super::tally::Tally;
 use super::thinning::Alive;
-use crate::compact::CompactLayer;
+use crate::compact::{CompactLayer, Gather};
 use crate::observe::{LastQueries, LogSumExp, ramp_weights};
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
@@ -441,9 +441,15 @@ impl<'a> Reader<'a> {
 
     /// Keeps the last positions of the layer that was just read, as many as its window. Every method holds them.
     pub(super) fn keep_window(&mut self, window: usize) -> CompactLayer {
-        let (keys, values) = (&self.scratch.keys, &self.scratch.values);
-        let sizes = &self.sizes[0];
-        let ring = CompactLayer::ring(keys, values, sizes.tokens, window, sizes.room);
+        let (scratch, sizes) = (&mut self.scratch, &self.sizes[0]);
+        let ring = CompactLayer::ring(
+            (&scratch.keys, &scratch.values),
+            sizes.tokens,
+            window,
+            sizes.room,
+            sizes.cache,
+            &mut scratch.gathered,
+        );
         self.tally.cut(None, &ring);
         ring
     }
@@ -485,24 +491,26 @@ impl<'a> Reader<'a> {
         let spreads = policy.spreads(&observation, &retention);
         let passed = policy.pass_on(&observation);
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
-        let values = &self.scratch.values;
-        let mut compact = CompactLayer::gather(
+        let keys = match &self.raw_keys {
+            Some(keys) if raw => keys,
+            _ => &self.scratch.keys,
+        };
+        let gather = Gather {
             keys,
-            values,
-            n,
-            &retention,
-            &sizes.head_capacities(layer, &retention),
+            values: &self.scratch.values,
+            tokens: n,
+            retention: &retention,
+            capacities: &sizes.head_capacities(layer, &retention),
             positions,
-        );
-        compact.spread(values, &spreads);
+            stored: sizes.stored(layer),
+            places: self.alive.positions(),
+            // Keys of a method that re-assigns positions are stored before RoPE.
+            unrotate: rope.filter(|_| positions == Positions::Reassigned && !raw),
+            spreads: &spreads,
+        };
+        let mut compact = gather.layer(&mut self.scratch.gathered);
         if let Some(table) = sizes.tables[layer] {
-            compact = compact.with_table(keys, values, &retention, table);
-        }
-        if let Some(rope) = rope.filter(|_| positions == Positions::Reassigned && !raw) {
-            unrotate(&mut compact, rope);
-        }
-        if let Some(alive) = self.alive.positions() {
-            compact.place(alive);
+            compact = compact.with_table(keys, &retention, table);
         }
         let retention = self.alive.at_positions(retention, self.heads.kv_heads);
         let entering = passed.as_ref().map_or(n, Vec::len);
@@ -700,16 +708,6 @@ impl<'a> Reader<'a> {
             hidden: rows.into_residual(),
         });
         Ok((hidden, repeated))
-    }
-}
-
-/// Keys of a method that re-assigns positions are stored before RoPE.
-fn unrotate(layer: &mut CompactLayer, rope: &RopeTable) {
-    for head in 0..layer.rows.len() {
-        for row in 0..layer.rows[head] {
-            let position = layer.positions_of(head)[row].0 as usize;
-            rope.unrotate_at(layer.keys.row_mut(head, row), position);
-        }
     }
 }
 

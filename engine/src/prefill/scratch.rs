@@ -27,6 +27,8 @@ pub(super) struct Scratch {
     pub(super) column_sums: Vec<f32>,
     /// `[q_heads, chunk]`: log-sum-exp of the rows of one chunk, for what is measured of them.
     pub(super) log_sum_exp: Vec<f32>,
+    /// `[rows, head_dim]`: one head's kept rows before they are rounded.
+    pub(super) gathered: Vec<f32>,
     /// What only some methods ask for.
     pub(super) measured: Measured,
     /// Floats (4 bytes) of `measured` at its largest, and of what is held outside of this for some methods.
@@ -49,6 +51,7 @@ impl Scratch {
             window_scores: Vec::with_capacity(most(Sizes::window_scores)),
             column_sums: Vec::with_capacity(most(Sizes::column_sums)),
             log_sum_exp: vec![0.0; most(Sizes::log_sum_exp)],
+            gathered: Vec::with_capacity(most(Sizes::gathered)),
             measured: Measured::default(),
             measured_floats: most(|sizes| sizes.measured() + sizes.beside()),
         }
@@ -64,6 +67,7 @@ impl Scratch {
             + self.window_scores.capacity()
             + self.column_sums.capacity()
             + self.log_sum_exp.len()
+            + self.gathered.capacity()
             + self.measured_floats;
         (floats * size_of::<f32>()) as u64
     }

@@ -27,7 +27,7 @@ impl Tally {
             method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
             now: MemoryNow {
                 weights: ledger.weights,
-                kept_full: full_cache_bytes(model.config(), sizes.tokens),
+                kept_full: full_cache_bytes(model.config(), sizes.tokens, sizes.cache),
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },

@@ -159,6 +159,9 @@ pub struct AnswerFacts {
     pub finish: Finish,
     /// Name of the method that was used.
     pub method: String,
+    /// How kept rows were stored.
+    #[serde(default)]
+    pub cache: String,
     /// Why it was that one, where `auto` was asked for.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,

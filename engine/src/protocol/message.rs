@@ -68,6 +68,10 @@ pub enum Request {
         method: MethodChoice,
         /// As a person writes it: `25%`, `512`, `64MiB`; nothing takes the default.
         budget: Option<String>,
+        /// How kept rows are stored: a name of [`kept_kernels::CacheType`]; nothing takes the default, and where too little memory is
+        /// named a narrower one.
+        #[serde(default)]
+        cache: Option<String>,
     },
     /// A question about the open document for the open model. One at a time.
     Ask {
@@ -88,6 +92,9 @@ pub enum Request {
         /// Whether a model that can think before it answers does so.
         #[serde(default)]
         thinking: bool,
+        /// As in [`Request::Estimate`].
+        #[serde(default)]
+        cache: Option<String>,
     },
     /// Methods and budgets beside the full cache, for the open document and model. Takes the place of a question: one of either at
     /// a time. Answered by [`Reply::Reference`], a [`Reply::Run`] for each run and [`Reply::Compared`]; or [`Reply::Failed`],
@@ -101,6 +108,9 @@ pub enum Request {
         max_tokens: usize,
         /// What to compare, in this order.
         runs: Vec<CompareRun>,
+        /// As in [`Request::Estimate`], of the runs; the full cache's own is exact.
+        #[serde(default)]
+        cache: Option<String>,
     },
     /// How documents are kept for later questions, from now on: `q8_0` (as it is without this), `f16` or `off`. Answered by
     /// [`Reply::Vaults`] or [`Reply::Failed`].
@@ -173,6 +183,12 @@ pub enum Reply {
         default_method: String,
         /// Longest answer to begin with, in tokens.
         default_max_tokens: usize,
+        /// Names of all cache types, the most exact first.
+        #[serde(default)]
+        caches: Vec<String>,
+        /// The one that is taken where none is named.
+        #[serde(default)]
+        default_cache: String,
     },
     /// A model is open.
     Model {

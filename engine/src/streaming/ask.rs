@@ -60,7 +60,8 @@ impl Engine {
                 })
             }
         };
-        StreamPlan::new(self.model(), policy, prompt, rows, room, None)
+        StreamPlan::new(self.model(), policy, prompt, rows, room, None)?
+            .with_cache(self.cache_type(), policy)
     }
 
     /// [`Engine::ask_watched`] for a prompt that is read in streaming.
@@ -94,6 +95,7 @@ impl Engine {
                 notes.push(fitted_note(memory, &fitted, n));
                 let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
                 StreamPlan::new(model, &mut *policy, &shape, rows, room, chunk)?
+                    .with_cache(self.cache_type(), &*policy)?
             }
         };
         self.ask_for(&plan.ledger(model))?;
@@ -206,6 +208,7 @@ impl Engine {
             streamed: true,
             vault: VaultUse::none(n),
             method: ask.method.name.clone(),
+            cache: self.cache_type(),
             chosen: None,
             notes,
         })

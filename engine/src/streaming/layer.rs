@@ -11,6 +11,7 @@ use kept_policies::{Policy, Pos, Row, StepObservation};
 use super::plan::{StreamPlan, TILE};
 use super::ring::Ring;
 use crate::EngineError;
+use crate::classes::PlainRows;
 use crate::compact::CompactLayer;
 use crate::shape::attention_scale;
 
@@ -70,6 +71,8 @@ pub(super) struct Desk {
     stride: usize,
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
+    /// One head's rows as a method that merges looks at them.
+    plain: PlainRows,
 }
 
 impl Desk {
@@ -105,6 +108,7 @@ impl Desk {
             step: vec![0.0; looking(shape.q_heads * plan.stride())],
             stride: plan.stride(),
             evict: vec![None; shape.kv_heads],
+            plain: plan.plain_rows(),
         }
     }
 
@@ -155,9 +159,10 @@ impl Desk {
         ring: &Ring,
     ) -> Result<(), EngineError> {
         for (head, desk) in self.heads.iter_mut().enumerate() {
-            let floats = ring.rows * self.shape.head_dim;
-            desk.keys.head_mut(0)[..floats].copy_from_slice(&ring.keys.head(head)[..floats]);
-            desk.values.head_mut(0)[..floats].copy_from_slice(&ring.values.head(head)[..floats]);
+            for row in 0..ring.rows {
+                ring.keys.read(head, row, desk.keys.row_mut(0, row));
+                ring.values.read(head, row, desk.values.row_mut(0, row));
+            }
             desk.live = ring.rows;
         }
         self.attend_all(chunk, Some(ring.window()))
@@ -282,7 +287,7 @@ impl Desk {
                 kept.append(&self.k[at.clone()], &self.v[at], position);
                 if kept.classes.is_some() {
                     self.by_entry(chunk, kept, row - first);
-                    kept.settle(own, policy, (&self.step, self.stride));
+                    kept.settle(own, policy, (&self.step, self.stride), &mut self.plain);
                     // One head's step may take a tenth of a millisecond.
                     chunk.stop.check()?;
                     continue;

@@ -55,7 +55,7 @@ enum StreamLayer {
     /// A layer that the method cuts; the number is its own count of them.
     Cut(usize, Box<CompactLayer>),
     /// A layer that attends to the last positions only.
-    Ring(Ring),
+    Ring(Box<Ring>),
 }
 
 /// A text on its way through the model, chunk by chunk.
@@ -102,7 +102,7 @@ impl<'a> Stream<'a> {
         );
         let own = |keeps: &LayerKeeps| match *keeps {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer(own))),
-            LayerKeeps::Window(window) => StreamLayer::Ring(plan.empty_ring(window)),
+            LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(plan.empty_ring(window))),
         };
         Self {
             layers: plan.keeps.iter().map(own).collect(),
@@ -241,6 +241,7 @@ impl<'a> Stream<'a> {
                 turned_from: Pos((n - longest) as u32),
                 reassigned: true,
                 widest: plan.widest(),
+                kind: plan.cache,
             },
             map,
             hidden,

@@ -96,7 +96,8 @@ impl Engine {
             false => (method.build()?, rows),
         };
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, chunk)?;
+        let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, chunk)?
+            .with_cache(self.cache_type(), &*policy)?;
         let (rows, chunk, ledger) = (plan.rows, plan.chunk, plan.ledger(model));
         let rope = RopeTable::new(config, plan.positions);
         let mut stream = Stream::new(model, &mut *policy, plan, &rope).with_every_row();

@@ -1,15 +1,15 @@
 //! How large everything is that a streamed reading holds, known before it begins and whatever the text's length.
 
-use kept_kernels::{HeadShape, RowStore};
+use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
-use kept_policies::{ClassTable, Policy, Positions, PromptShape, Retention};
+use kept_policies::{ClassTable, Policy, PromptShape, Retention};
 
 use super::ring::Ring;
-use crate::classes::Classes;
+use crate::classes::{Classes, PlainRows};
 use crate::compact::CompactLayer;
 use crate::prefill::CHUNK;
 use crate::shape::{head_shape, shape_of};
-use crate::sizes::LayerKeeps;
+use crate::sizes::{LayerKeeps, kept_bytes, places_bytes, refuse_repeated_rounding};
 use crate::{EngineError, MemoryLedger, decode};
 
 /// Chunks that go through a layer while its weights are at hand.
@@ -47,6 +47,8 @@ pub struct StreamPlan {
     pub(super) looks: bool,
     /// Bytes that the method itself holds.
     method: u64,
+    /// How kept rows are stored.
+    pub(super) cache: CacheType,
     width: usize,
 }
 
@@ -116,6 +118,7 @@ impl StreamPlan {
                 heads: head_shape(model),
                 looks: policy.looks(),
                 method: policy.bytes(),
+                cache: CacheType::F32,
                 width: model.config().width,
             };
             let ranks = (entries + chunk).min(tokens).max(entries + 1);
@@ -126,6 +129,16 @@ impl StreamPlan {
             };
             return Ok(plan);
         }
+    }
+
+    /// The same with kept rows stored as `cache`.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheType`] for types that the method does not work with.
+    pub fn with_cache(self, cache: CacheType, policy: &dyn Policy) -> Result<Self, EngineError> {
+        let merges = self.tables.iter().any(Option::is_some);
+        refuse_repeated_rounding(cache, policy, merges)?;
+        Ok(Self { cache, ..self })
     }
 
     /// Without a budget no fewer rows, if the window has them.
@@ -172,28 +185,39 @@ impl StreamPlan {
         self.slots().max(self.max_entries())
     }
 
+    /// Floats of one head's rows as a method that merges looks at them.
+    fn plain(&self) -> usize {
+        match self.max_entries() {
+            0 => 0,
+            _ => PlainRows::floats(self.cache, self.slots(), self.heads.head_dim),
+        }
+    }
+
+    /// Room for these.
+    pub(super) fn plain_rows(&self) -> PlainRows {
+        match self.max_entries() {
+            0 => PlainRows::new(CacheType::F32, 0, self.heads.head_dim),
+            _ => PlainRows::new(self.cache, self.slots(), self.heads.head_dim),
+        }
+    }
+
     pub(super) fn empty_layer(&self, own: usize) -> CompactLayer {
         let HeadShape {
             kv_heads, head_dim, ..
         } = self.heads;
-        let nothing = RowStore::uniform(kv_heads, 0, head_dim);
-        let layer = CompactLayer::gather(
-            &nothing,
-            &nothing,
-            0,
-            &Retention::Everything,
-            &vec![self.slots(); kv_heads],
-            Positions::Reassigned,
-        );
+        let layer = CompactLayer::empty(kv_heads, head_dim, self.slots(), self.cache);
         match self.tables[own] {
-            Some(table) => layer.with_table(&nothing, &nothing, &Retention::Everything, table),
+            Some(table) => {
+                let nothing = RowStore::uniform(kv_heads, 0, head_dim);
+                layer.with_table(&nothing, &Retention::Everything, table)
+            }
             None => layer,
         }
     }
 
     pub(super) fn empty_ring(&self, window: usize) -> Ring {
         let rows = window.min(self.tokens);
-        Ring::new(self.heads.kv_heads, self.heads.head_dim, window, rows)
+        Ring::new(&self.heads, self.cache, window, rows)
     }
 
     /// Floats of the scratch of one chunk: see [`super::layer::Desk`].
@@ -219,13 +243,16 @@ impl StreamPlan {
     /// The ledger as it stands while the text is read; `decode` is that of the answer.
     pub fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
-        let (kv_heads, row) = (self.heads.kv_heads, self.heads.head_dim * 2 * float);
+        let (kv_heads, dim) = (self.heads.kv_heads, self.heads.head_dim);
+        let (slots, cache) = (self.slots(), self.cache);
+        let of_head =
+            kept_bytes(slots - 1, slots, dim, cache) + places_bytes(slots - 1, slots, cache);
         let (mut kept_rows, mut tables) = (0, self.method);
         for keeps in &self.keeps {
             match *keeps {
                 // Beside each row its position and its rank.
                 LayerKeeps::Cut(own) => {
-                    kept_rows += kv_heads * self.slots() * (row + 2 * size_of::<u32>());
+                    kept_rows += kv_heads * (of_head + slots * 2 * size_of::<u32>());
                     let table = self.tables[own];
                     tables += table.map_or(0, |table| {
                         Classes::bytes_for(table, kv_heads, kv_heads * self.slots())
@@ -233,6 +260,7 @@ impl StreamPlan {
                 }
                 LayerKeeps::Window(window) => {
                     let slots = window.min(self.tokens + self.room);
+                    let row = 2 * cache.wide().row_bytes(dim);
                     kept_rows += kv_heads * slots * (row + size_of::<u32>());
                 }
             }
@@ -245,15 +273,15 @@ impl StreamPlan {
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: model.layer_tiles_bytes(),
-            layer_kv: (kv_heads * self.columns() * row) as u64,
+            layer_kv: (kv_heads * self.columns() * dim * 2 * float) as u64,
             residual: (self.stretch * self.width * float) as u64,
-            activations: (self.scratch() * float) as u64
+            activations: ((self.scratch() + self.plain()) * float) as u64
                 + LayerPass::bytes_for(model.config(), self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,
             card: 0,
-            decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
+            decode: decode::scratch_bytes(model, cache, self.widest(), self.max_entries()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of a layer that attends to the last positions only, while a text is read in streaming: raw keys, oldest first, so that
 //! they stand at ranks that never grow.
 
-use kept_kernels::RowStore;
+use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::RopeTable;
 
 use crate::compact::CompactLayer;
@@ -18,9 +18,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring for a window, of which a text fills at most `rows`.
-    pub(super) fn new(kv_heads: usize, head_dim: usize, window: usize, rows: usize) -> Self {
-        let store = || RowStore::uniform(kv_heads, rows, head_dim);
+    /// An empty ring for a window, of which a text fills at most `rows`; f16 in a cache of a quantised type.
+    pub(super) fn new(shape: &HeadShape, cache: CacheType, window: usize, rows: usize) -> Self {
+        let capacities = vec![rows; shape.kv_heads];
+        let narrow = vec![0; shape.kv_heads];
+        let kind = cache.wide();
+        let store = || RowStore::stored(kind, shape.head_dim, &capacities, &narrow, false);
         Self {
             keys: store(),
             values: store(),
@@ -35,7 +38,7 @@ impl Ring {
     }
 
     pub(super) fn live_bytes(&self) -> u64 {
-        let row = self.keys.head_dim() * size_of::<f32>();
+        let row = self.keys.cache_type().row_bytes(self.keys.head_dim());
         (2 * self.keys.kv_heads() * self.rows * row) as u64
     }
 
@@ -50,11 +53,11 @@ impl Ring {
         for (store, chunk) in [(&mut self.keys, k), (&mut self.values, v)] {
             let chunk = &chunk[(count - new) * width..];
             for head in 0..heads {
-                let rows = store.head_mut(head);
-                rows.copy_within((self.rows - stay) * dim..self.rows * dim, 0);
+                for row in 0..stay {
+                    store.move_row(head, self.rows - stay + row, row);
+                }
                 for (row, from) in chunk.chunks_exact(width).enumerate() {
-                    let to = &mut rows[(stay + row) * dim..][..dim];
-                    to.copy_from_slice(&from[head * dim..][..dim]);
+                    store.write(head, stay + row, &from[head * dim..][..dim]);
                 }
             }
         }
@@ -64,21 +67,33 @@ impl Ring {
     /// The ring as an answer goes on with it after `n` tokens: rotated as if the text had begun with the oldest row of the longest
     /// ring, which has `longest` rows.
     pub(super) fn into_layer(
-        mut self,
+        self,
         n: usize,
         longest: usize,
         room: usize,
         rope: Option<&RopeTable>,
     ) -> CompactLayer {
         let first = longest - self.rows;
-        if let Some(rope) = rope {
-            for head in 0..self.keys.kv_heads() {
-                for row in 0..self.rows {
-                    rope.rotate_at(self.keys.row_mut(head, row), first + row);
+        let (heads, dim, cache) = (
+            self.keys.kv_heads(),
+            self.keys.head_dim(),
+            self.keys.cache_type(),
+        );
+        let mut keys = RowStore::uniform(heads, self.rows, dim);
+        let mut values = RowStore::uniform(heads, self.rows, dim);
+        for head in 0..heads {
+            for row in 0..self.rows {
+                let key = keys.row_mut(head, row);
+                self.keys.read(head, row, key);
+                if let Some(rope) = rope {
+                    rope.rotate_at(key, first + row);
                 }
+                self.values.read(head, row, values.row_mut(head, row));
             }
         }
-        let mut layer = CompactLayer::ring(&self.keys, &self.values, self.rows, self.window, room);
+        let rows = (&keys, &values);
+        let mut layer =
+            CompactLayer::ring(rows, self.rows, self.window, room, cache, &mut Vec::new());
         let positions: Vec<u32> = (n - self.rows..n).map(|p| p as u32).collect();
         layer.place(&positions);
         layer

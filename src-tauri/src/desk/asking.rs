@@ -77,6 +77,7 @@ impl Desk {
             temperature: 0.0,
             seed: 0,
             thinking,
+            cache: None,
         };
         if self.running.is_some() {
             // The question of a conversation that is gone is still ending.
@@ -162,6 +163,7 @@ impl Desk {
                 ticket,
                 method: method_of(&choice),
                 budget: self.budget_of(&choice),
+                cache: None,
             },
             None,
         );

@@ -60,6 +60,7 @@ impl Desk {
                     budget: choice.budget.clone(),
                 })
                 .collect(),
+            cache: None,
         };
         let comparison = Comparison {
             id: ticket,

@@ -48,6 +48,7 @@ pub fn method_run() -> MethodRun {
         budget_rows: 0,
         rows_per_layer: Vec::new(),
         kv_bytes: 0,
+        cache: String::new(),
         kv_bytes_full: 0,
         prefill_seconds: 0.0,
         select_seconds: 0.0,

@@ -84,6 +84,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
         ticket: 2,
         method: method("treekv"),
         budget: None,
+        cache: None,
     });
     let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
     while !(announced && refused && estimated && answered) {

@@ -213,6 +213,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
         temperature: 0.0,
         seed: 0,
         thinking: false,
+        cache: None,
     }
 }
 

@@ -93,6 +93,8 @@ export interface MethodRun {
   rows_per_layer: number[]
   kv_bytes: number
   kv_bytes_full: number
+  /** How kept rows were stored: f32, f16, q8_0 or q4_0. */
+  cache: string
   prefill_seconds: number
   select_seconds: number
   first_token_seconds: number

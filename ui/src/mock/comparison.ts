@@ -54,6 +54,7 @@ export function runOf(choice: Choice, index: number, tokens: number, layers: num
     rows_per_layer: Array.from({ length: layers }, () => rows),
     kv_bytes: Math.round(full * share),
     kv_bytes_full: full,
+    cache: 'f16',
     prefill_seconds: 1.2 + random() * 0.3,
     select_seconds: 0.02,
     first_token_seconds: 1.25 + random() * 0.3,

@@ -10,12 +10,12 @@ use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
 use kept_engine::protocol::{AnswerFacts, Failure, MethodChoice, Reply, SourceInfo};
 use kept_engine::{
-    Answer, Ask, CompactLayer, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt, Reading,
-    Sampling, Source, Watch, ends16,
+    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt,
+    Reading, Sampling, Source, Watch, ends16,
 };
 
 use crate::comparing::{Comparison, compare};
-use crate::desk::{Input, parse_budget};
+use crate::desk::{Input, parse_budget, stored};
 use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
@@ -30,6 +30,7 @@ pub struct Question {
     pub seed: u64,
     pub keeping: Keeping,
     pub thinking: bool,
+    pub cache: Option<String>,
 }
 
 /// What is to be done.
@@ -114,6 +115,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         seed,
         keeping: _,
         thinking,
+        cache,
     } = question;
     if *max_tokens == 0 {
         return failed(
@@ -141,8 +143,11 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         limits: Limits::default(),
         vault: question.keeping.vaults(),
     };
-    let engine = &job.model.engine;
-    let mut watching = Watching::new(ticket, job, output);
+    let engine = match stored(&job.model.engine, cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(why) => return failed(why, false),
+    };
+    let mut watching = Watching::new(ticket, job, &engine, output);
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => Reply::Answered {
             ticket,
@@ -156,6 +161,8 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
 struct Watching<'a> {
     ticket: u64,
     model: &'a OpenModel,
+    /// As it stores what this question keeps.
+    engine: &'a Engine,
     document: &'a OpenDocument,
     output: &'a Output,
     started: Instant,
@@ -169,10 +176,11 @@ struct Watching<'a> {
 }
 
 impl<'a> Watching<'a> {
-    fn new(ticket: u64, job: &'a Job, output: &'a Output) -> Self {
+    fn new(ticket: u64, job: &'a Job, engine: &'a Engine, output: &'a Output) -> Self {
         Self {
             ticket,
             model: &job.model,
+            engine,
             document: &job.document,
             output,
             started: Instant::now(),
@@ -197,6 +205,7 @@ impl<'a> Watching<'a> {
             text,
             finish: answer.finish,
             method: answer.method,
+            cache: answer.cache.name().to_owned(),
             chosen: answer.chosen.map(Box::new),
             streamed: answer.streamed,
             model: self.model.facts.name.clone(),
@@ -260,7 +269,7 @@ impl Watch for Watching<'_> {
                 layers,
                 windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
-                kv_bytes_full: self.model.engine.kv_bytes_full(prompt.len()),
+                kv_bytes_full: self.engine.kv_bytes_full(prompt.len()),
             },
             &bytes,
         );

@@ -5,10 +5,10 @@ use std::time::Instant;
 use kept_engine::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{CompareRun, Failure, Reply};
-use kept_engine::{EngineError, Event};
+use kept_engine::{Engine, EngineError, Event};
 
 use crate::asking::Job;
-use crate::desk::parse_budget;
+use crate::desk::{parse_budget, stored};
 use crate::output::Output;
 
 /// The full cache's attention and logits along its answer are held in memory: no longer answer than this.
@@ -19,6 +19,7 @@ pub struct Comparison {
     pub question: String,
     pub max_tokens: usize,
     pub runs: Vec<CompareRun>,
+    pub cache: Option<String>,
 }
 
 /// Makes one comparison; gives the last word on it. What is wrong with a single run is that run's; the others go on.
@@ -29,7 +30,18 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
         message: error.to_string(),
         stopped: matches!(error, EngineError::Stopped),
     };
-    let engine = &job.model.engine;
+    let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(message) => {
+            return Reply::Failed {
+                ticket: Some(job.ticket),
+                what: Failure::Compare,
+                message,
+                stopped: false,
+            };
+        }
+    };
+    let engine = &engine;
     let started = Instant::now();
     let reference = engine.reference(
         &job.document.document,
@@ -50,13 +62,13 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
     for (index, run) in comparison.runs.iter().enumerate() {
         let started = Instant::now();
         let tokens = reference.prompt.len();
-        let budget = budget(job, run, tokens);
+        let budget = budget(engine, run, tokens);
         let shown = match &budget {
             Ok(budget) => budget.to_string(),
             Err(_) => run.budget.clone().unwrap_or_default(),
         };
         let result = match budget {
-            Ok(budget) => one_run(job, &reference, index, run, budget, output),
+            Ok(budget) => one_run(job, engine, &reference, index, run, budget, output),
             Err(why) => Ok(Err(why)),
         };
         let result = match result {
@@ -74,17 +86,18 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
 }
 
 /// The budget as a person wrote it; none is what a question without one gets.
-fn budget(job: &Job, run: &CompareRun, tokens: usize) -> Result<Budget, String> {
+fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, String> {
     if let Some(budget) = parse_budget(run.budget.as_deref())? {
         return Ok(budget);
     }
-    let rows = job.model.engine.budget_rows(None, tokens);
+    let rows = engine.budget_rows(None, tokens);
     rows.map(Budget::Rows).map_err(|error| error.to_string())
 }
 
 /// The run, or why there is none; an error only where all is stopped.
 fn one_run(
     job: &Job,
+    engine: &Engine,
     reference: &Reference,
     index: usize,
     run: &CompareRun,
@@ -92,7 +105,6 @@ fn one_run(
     output: &Output,
 ) -> Result<Result<MethodRun, String>, EngineError> {
     let mut listen = |event: Event| tell(job, Some(index), &event, output);
-    let engine = &job.model.engine;
     match engine.fidelity(reference, &run.method, budget, &mut listen, &job.stop) {
         Ok(run) => Ok(Ok(run)),
         Err(EngineError::Stopped) => Err(EngineError::Stopped),

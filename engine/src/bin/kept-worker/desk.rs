@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use kept_engine::kernels::Stop;
+use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
 use kept_engine::{DocumentLength, Engine, EngineError, Estimate};
@@ -334,14 +334,23 @@ impl Desk {
             _ => return self.waiting.push(request),
         };
         match request {
-            Request::Estimate { method, budget, .. } => match &self.length {
+            Request::Estimate {
+                method,
+                budget,
+                cache,
+                ..
+            } => match &self.length {
                 None => self.waiting.push(Request::Estimate {
                     ticket,
                     method,
                     budget,
+                    cache,
                 }),
                 Some(length) => {
-                    match estimate(&model.engine, length, &method, budget, &self.keeping) {
+                    let told = stored(&model.engine, cache.as_deref()).and_then(|engine| {
+                        estimate(&engine, length, &method, budget, &self.keeping)
+                    });
+                    match told {
                         Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
                         Err(why) => self.fail(Some(ticket), what, why),
                     }
@@ -355,6 +364,7 @@ impl Desk {
                 temperature,
                 seed,
                 thinking,
+                cache,
                 ..
             } => {
                 let question = Question {
@@ -366,6 +376,7 @@ impl Desk {
                     seed,
                     keeping: self.keeping.now(),
                     thinking,
+                    cache,
                 };
                 self.start(ticket, model, document, Work::Ask(question));
             }
@@ -373,12 +384,14 @@ impl Desk {
                 question,
                 max_tokens,
                 runs,
+                cache,
                 ..
             } => {
                 let comparison = Comparison {
                     question,
                     max_tokens,
                     runs,
+                    cache,
                 };
                 self.start(ticket, model, document, Work::Compare(comparison));
             }
@@ -497,6 +510,17 @@ fn estimate(
             .map_err(said)?;
     }
     Ok(estimate)
+}
+
+/// The engine that stores kept rows as `cache`, if that is named.
+pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, String> {
+    match cache {
+        Some(name) => match name.parse() {
+            Ok(cache) => Ok(engine.clone().with_cache(cache)),
+            Err(error) => Err(UnknownCacheType::to_string(&error)),
+        },
+        None => Ok(engine.clone()),
+    }
 }
 
 /// The budget as a person wrote it.

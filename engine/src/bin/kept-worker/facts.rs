@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kept_engine::documents::{Document, Kind, Page, Part};
-use kept_engine::kernels::{simd_level, threads};
+use kept_engine::kernels::{CacheType, simd_level, threads};
 use kept_engine::policies;
 use kept_engine::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
@@ -27,6 +27,8 @@ pub fn hello() -> Reply {
         methods: policies::methods().iter().map(method).collect(),
         default_method: AUTO.to_owned(),
         default_max_tokens: Engine::DEFAULT_MAX_TOKENS,
+        caches: CacheType::ALL.map(|kind| kind.name().to_owned()).into(),
+        default_cache: Engine::DEFAULT_CACHE.name().to_owned(),
     }
 }
 

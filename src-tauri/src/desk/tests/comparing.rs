@@ -40,6 +40,7 @@ fn figures() -> MethodRun {
         budget_rows: 25,
         rows_per_layer: vec![25, 25],
         kv_bytes: 100,
+        cache: "f16".into(),
         kv_bytes_full: 400,
         prefill_seconds: 1.0,
         select_seconds: 0.1,

@@ -209,6 +209,7 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             text: text.into(),
             finish,
             method: "snapkv".into(),
+            cache: "f16".into(),
             chosen: None,
             streamed: false,
             model: "mini".into(),
