@@ -223,9 +223,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Card`] where the model does not fit it.
+    ///
+    /// # Panics
+    /// When there are copies of the engine, which would go on without the card.
     pub fn on_card(self, device: kept_cuda::Device) -> Result<Self, EngineError> {
+        let opened = Arc::into_inner(self.opened).expect("an engine without copies");
+        let opened = Opened {
+            model: opened.model.on_card(device)?,
+            ..opened
+        };
         Ok(Self {
-            model: self.model.on_card(device)?,
+            opened: Arc::new(opened),
             ..self
         })
     }

@@ -246,7 +246,7 @@ mod tests {
         for len in [20, 32, 64, 80, 96, 128, 250, 256] {
             let row = row(len);
             let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
-            let most = [0.0, 4e-4, 6e-3, 0.12];
+            let most = [0.0, 4e-4, 6e-3, 0.17];
             for (kind, most) in CacheType::ALL.into_iter().zip(most) {
                 let back = there_and_back(kind, &row);
                 let apart = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
@@ -279,7 +279,8 @@ mod tests {
         let mut row = vec![0.01; 64];
         row[5] = 40.0;
         let back = there_and_back(CacheType::Q4_0, &row);
-        assert!((back[5] - 40.0).abs() < 0.8, "{}", back[5]);
+        // Turned, all 64 are about 5 or -5, and of the two the one that is not the furthest has 7 steps and not 8.
+        assert!((back[5] - 40.0).abs() < 2.5, "{}", back[5]);
     }
 
     #[test]
