@@ -384,6 +384,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
             ticket: 100,
             method: method(name),
             budget: None,
+            cache: None,
         });
         match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
             (Reply::Estimate { estimate, .. }, _) => estimate,

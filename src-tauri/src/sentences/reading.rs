@@ -117,7 +117,7 @@ mod tests {
                 parameters: Vec::new(),
             },
             rows,
-            cache: "f32".into(),
+            cache: kept_engine::kernels::CacheType::F32,
             expected_bytes: 0,
             free_bytes: None,
             kl,

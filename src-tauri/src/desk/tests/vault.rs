@@ -200,7 +200,7 @@ fn chosen() -> Chosen {
             parameters: Vec::new(),
         },
         rows: 25,
-        cache: "f32".into(),
+        cache: kept_engine::kernels::CacheType::F32,
         expected_bytes: 1,
         free_bytes: None,
         kl: Some(0.0),
@@ -228,6 +228,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
         weights: 1,
         scratch: 1,
         note: Some(format!("auto chooses {}; a note besides", chosen().reason)),
+        cache: "f16".into(),
         chosen: Some(Box::new(chosen())),
         tokens_from_vault: 90,
     };
