@@ -9,19 +9,18 @@ use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, OpenOptions, RopeTable};
 use kept_policies::{Budget, Policy, PromptShape};
 
+use crate::answering::{Answering, PromptRead};
 use crate::compact::EXACT;
 use crate::estimate::{budget_note, fitted_note};
 use crate::prefill::CHUNK;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
-use crate::sources::sources;
 use crate::vault::{ModelPrint, VaultAccess, VaultUse, Vaults};
 use crate::watch::Told;
 use crate::within::Prompted;
-use crate::writing::Writing;
 use crate::{
-    AUTO, Chosen, Decoder, EngineError, Event, MemoryLedger, MemoryNow, Prefill, Prompt, Reading,
-    RetentionMap, Sampler, Sampling, Source, Streaming, Votes, Watch, peak_resident_bytes,
+    AUTO, Chosen, EngineError, Event, MemoryLedger, Prefill, Prompt, RetentionMap, Sampler,
+    Sampling, Source, Streaming, Watch,
 };
 
 /// A method by name, with the parameters that were set.
@@ -405,7 +404,7 @@ impl Engine {
         if streams {
             return self.ask_streaming(ask, prompt, watch, stop);
         }
-        let mut sampler = Sampler::new(ask.sampling)?;
+        let sampler = Sampler::new(ask.sampling)?;
         let shape = prompt.shape();
         let wanted = |policy: &mut dyn Policy| -> Result<usize, EngineError> {
             self.rows_for(policy, ask.budget, &shape, ask.max_tokens)
@@ -492,82 +491,27 @@ impl Engine {
             outcome => outcome?,
         };
         notes.extend(outcome.notes);
-        let prefill_seconds = started.elapsed().as_secs_f64();
-        let kv_bytes = outcome.cache.kv_bytes();
-        let kv_bytes_full = self.kv_bytes_full(n);
-        watch.read(&Reading {
-            prompt_tokens: n,
-            kv_bytes,
-            kv_bytes_full,
-            seconds: prefill_seconds,
-            tokens_from_vault: (outcome.vault.as_ref()).map_or(0, |vault| vault.tokens_from_vault),
-        });
-
-        let mut ledger = outcome.ledger;
-        let mut votes = Votes::new(prompt.document.clone());
-        let method_bytes = policy.bytes();
-        let mut decoder = Decoder::new(
-            self.model(),
-            &rope,
-            &mut *policy,
-            outcome.rows,
-            outcome.cache,
-        );
-        ledger.decode = decoder.scratch_bytes();
-        let decoding = Instant::now();
-        let written = {
-            let _span = tracing::info_span!("answering", method = ask.method.name).entered();
-            Writing {
-                model: self.model(),
-                decoder: &mut decoder,
-                sampler: &mut sampler,
-                votes: &mut votes,
-                room,
-                max_tokens: ask.max_tokens,
-                stop,
-                prompt_tokens: n,
-                beside: MemoryNow {
-                    weights: ledger.weights,
-                    tables: method_bytes,
-                    scratch: ledger.rope + ledger.decode,
-                    ..MemoryNow::default()
-                },
-            }
-            .run(&outcome.hidden, watch)?
-        };
-        let decode_seconds = decoding.elapsed().as_secs_f64();
-        if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
-            notes.push("the model ended without an answer; ask in other words".to_owned());
-        }
-        tracing::info!(
-            prompt_tokens = n,
-            answer_tokens = written.tokens,
-            prefill_seconds,
-            decode_seconds,
-            kv_bytes,
-            "answered"
-        );
-        Ok(Answer {
-            sources: sources(ask.document, &prompt, &votes),
-            text: written.text,
-            finish: written.finish,
-            prompt,
-            answer_tokens: written.tokens,
-            rows_per_layer: outcome.map.rows_per_layer(),
-            kv_bytes,
-            kv_bytes_full,
-            ledger,
-            peak_bytes: peak_resident_bytes(),
-            prefill_seconds,
-            select_seconds: outcome.selecting.as_secs_f64(),
-            decode_seconds,
+        let read = PromptRead {
+            cache: outcome.cache,
             map: outcome.map,
+            rows: outcome.rows,
+            hidden: outcome.hidden,
+            ledger: outcome.ledger,
+            seconds: started.elapsed().as_secs_f64(),
+            selecting: outcome.selecting.as_secs_f64(),
             streamed: false,
             vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
-            method: ask.method.name.clone(),
-            cache: self.cache_type(),
-            chosen: None,
             notes,
-        })
+            prompt,
+        };
+        let answering = Answering {
+            ask,
+            policy: &mut *policy,
+            sampler,
+            rope: &rope,
+            room,
+            stop,
+        };
+        self.write_answer(read, answering, watch)
     }
 }

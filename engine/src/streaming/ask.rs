@@ -7,17 +7,13 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, Policy, PromptShape};
 
 use super::{Stream, StreamPlan, Streaming};
+use crate::answering::{Answering, PromptRead};
 use crate::estimate::fitted_note;
 use crate::session::document_notes;
-use crate::sources::sources;
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::within::Prompted;
-use crate::writing::Writing;
-use crate::{
-    Answer, Ask, Decoder, Engine, EngineError, Finish, MemoryNow, Method, Phase, Prompt, Reading,
-    Sampler, Votes, Watch, peak_resident_bytes,
-};
+use crate::{Answer, Ask, Engine, EngineError, MemoryNow, Method, Phase, Prompt, Sampler, Watch};
 
 impl Engine {
     /// Whether a prompt of `tokens` tokens is read in streaming.
@@ -74,7 +70,7 @@ impl Engine {
     ) -> Result<Answer, EngineError> {
         let (model, n) = (self.model(), prompt.len());
         let mut policy = ask.method.build()?;
-        let mut sampler = Sampler::new(ask.sampling)?;
+        let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
         let room = ask.max_tokens;
         let shape = prompt.shape();
@@ -109,7 +105,7 @@ impl Engine {
         }
         let template = model.chat_template()?;
         notes.extend(template.note().map(str::to_owned));
-        let mut ledger = plan.ledger(model);
+        let ledger = plan.ledger(model);
         let rows = plan.rows;
 
         watch.prompt(&prompt);
@@ -147,71 +143,28 @@ impl Engine {
         for (layer, kept) in streamed.cache.cut_layers().enumerate() {
             watch.layer(layer, kept);
         }
-        let prefill_seconds = started.elapsed().as_secs_f64();
-        let kv_bytes = streamed.cache.kv_bytes();
-        watch.read(&Reading {
-            prompt_tokens: n,
-            kv_bytes,
-            kv_bytes_full,
-            seconds: prefill_seconds,
-            tokens_from_vault: 0,
-        });
-
-        let mut votes = Votes::new(prompt.document.clone());
-        let method_bytes = policy.bytes();
-        let own_layers = streamed.cache.cut_layers().count();
-        let mut decoder = Decoder::new(
-            model,
-            &rope,
-            &mut *policy,
-            vec![rows; own_layers],
-            streamed.cache,
-        );
-        ledger.decode = decoder.scratch_bytes();
-        let decoding = Instant::now();
-        let written = Writing {
-            model,
-            decoder: &mut decoder,
-            sampler: &mut sampler,
-            votes: &mut votes,
-            room,
-            max_tokens: ask.max_tokens,
-            stop,
-            prompt_tokens: n,
-            beside: MemoryNow {
-                weights: ledger.weights,
-                tables: method_bytes,
-                scratch: ledger.rope + ledger.decode,
-                ..MemoryNow::default()
-            },
-        }
-        .run(&streamed.hidden, watch)?;
-        let decode_seconds = decoding.elapsed().as_secs_f64();
-        if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
-            notes.push("the model ended without an answer; ask in other words".to_owned());
-        }
-        Ok(Answer {
-            sources: sources(ask.document, &prompt, &votes),
-            text: written.text,
-            finish: written.finish,
-            prompt,
-            answer_tokens: written.tokens,
-            rows_per_layer: streamed.map.rows_per_layer(),
-            kv_bytes,
-            kv_bytes_full,
-            ledger,
-            peak_bytes: peak_resident_bytes(),
-            prefill_seconds,
-            select_seconds: 0.0,
-            decode_seconds,
+        let read = PromptRead {
+            rows: vec![rows; streamed.cache.cut_layers().count()],
+            cache: streamed.cache,
             map: streamed.map,
+            hidden: streamed.hidden,
+            ledger,
+            seconds: started.elapsed().as_secs_f64(),
+            selecting: 0.0,
             streamed: true,
             vault: VaultUse::none(n),
-            method: ask.method.name.clone(),
-            cache: self.cache_type(),
-            chosen: None,
             notes,
-        })
+            prompt,
+        };
+        let answering = Answering {
+            ask,
+            policy: &mut *policy,
+            sampler,
+            rope: &rope,
+            room,
+            stop,
+        };
+        self.write_answer(read, answering, watch)
     }
 
     /// What a person should know of such a reading, one sentence each.
