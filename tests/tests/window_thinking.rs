@@ -82,6 +82,8 @@ fn thinking_is_switched_on_for_a_conversation_and_shown_apart_from_the_answer() 
     app.is_ready();
     assert_eq!(app.snapshot()["thinking"], true);
     app.drop_files(&[&home.file("other.txt", "Another note. ".repeat(20))]);
+    // It would take the place of a conversation: a person decides.
+    app.click("replace-yes");
     app.shows_document("other.txt");
     assert_eq!(app.snapshot()["thinking"], false);
     app.close();
