@@ -3,7 +3,7 @@
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
-use crate::attention::{stages, tile_keys};
+use crate::attention::{CombineParameters, stages, tile_keys};
 use crate::driver::{Address, Geometry};
 use crate::{Angles, Buffer, Device, DeviceError, ScaleParameters, supported};
 
@@ -234,20 +234,6 @@ struct Parameters {
     neighbours: u32,
     stages: u32,
     scale: ScaleParameters,
-}
-
-/// `device/combine.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CombineParameters {
-    parts: Address,
-    part_sums: Address,
-    out: Address,
-    log_sum_exp: Address,
-    splits: u32,
-    rows: u32,
-    q_heads: u32,
-    dim: u32,
 }
 
 /// `device/combine.cu`.
