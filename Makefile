@@ -44,6 +44,7 @@ bench: setup
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
 	scripts/bench-vault "$$(scripts/target-dir)/release/kept"
+	scripts/bench-vault "$$(scripts/target-dir)/release/kept" "$$(scripts/target-dir)/bench/qwen-0.5b-q8_0.gguf"
 
 # Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the network).
 golden:

@@ -37,7 +37,7 @@ def main():
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     a.add_argument("--cache", default="f16", help="Kept's cache type")
-    a.add_argument("--without", default="", help="parts to leave out, with commas between: far, memory, selection, peer")
+    a.add_argument("--without", default="", help="parts to leave out, with commas between: far, memory, selection, streaming, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
     import bench_models
@@ -50,7 +50,7 @@ def main():
     runs = o.runs or (1 if o.quick else 3)
     without = set(filter(None, o.without.split(",")))
     if o.quick:
-        without |= {"memory"}
+        without |= {"memory", "streaming"}
     bench = Bench(o, folder, runs, without)
     for name in names:
         path = pathlib.Path(name) if os.sep in name else bench_models.model(folder, name)
@@ -63,6 +63,8 @@ def main():
         bench.selection(smallest, points[-1])
     if "memory" not in without:
         bench.memory(smallest)
+    if "streaming" not in without:
+        bench.streaming()
     bench.write()
 
 
@@ -84,6 +86,7 @@ class Bench:
             "far": [],
             "selection": [],
             "memory": [],
+            "streaming": [],
         }
 
     def kept_json(self, *arguments):
@@ -172,6 +175,15 @@ class Bench:
         self.report["memory"].append(row)
         print(f"{model.stem:18} reading {FAR - 64} tokens: {above / 2**20:.0f} MiB above the weights, bound {bound / 2**20:.0f}", file=sys.stderr)
 
+    def streaming(self):
+        """A million tokens with the model in the box: what a token takes among the first 100K and among the last."""
+        for method in ["streaming_llm", "treekv"]:
+            found = self.kept("mini", 1_000_000, 2, "--streaming", "--method", method, "--budget", BUDGET)
+            first, last = found["tenths_tokens_per_second"]
+            above = found["peak_bytes"] - found["base_bytes"] - found["weights_bytes"]
+            self.report["streaming"].append(dict(model="mini", method=method, tokens=1_000_000, first=first, last=last, above_weights=above))
+            print(f"{'mini':18} streaming, {method:21}  first 100K {first:.0f} tokens/s, last 100K {last:.0f}", file=sys.stderr, flush=True)
+
     def write(self):
         self.report["load_at_end"] = os.getloadavg()[0]
         (self.folder / "bench.json").write_text(json.dumps(self.report, indent=1) + "\n")
@@ -203,6 +215,9 @@ def markdown(r):
     for m in r["memory"]:
         lines += ["", f"Reading {m['tokens']:,} tokens with {m['model']}: {m['above_weights'] / 2**20:.0f} MiB above the weights "
                   f"(one layer's keys and values, the residual stream and 256 MiB are {m['bound'] / 2**20:.0f} MiB)."]
+    for s in r["streaming"]:
+        lines += ["", f"Streaming {s['tokens']:,} tokens with {s['model']}, {s['method']} of {BUDGET} rows: {s['first']:.0f} tokens/s among the first 100K, "
+                  f"{s['last']:.0f} among the last, {s['above_weights'] / 2**20:.0f} MiB above the weights."]
     return "\n".join(lines) + "\n"
 
 

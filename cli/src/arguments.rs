@@ -1,19 +1,27 @@
 //! What the commands take. Values are kept as typed; they are read where they are used, so that every refusal is our own
 //! sentence.
 
+mod asking;
+mod measuring;
 mod models;
+mod vaults;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use kept_engine::kernels::{CacheType, PackedRows};
+use clap::{Args, Parser, Subcommand};
+use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, ComputeDevice, Engine, Limits, Method, Sampling, Streaming};
+use kept_engine::{AUTO, ComputeDevice, Engine, Method};
 
+pub use self::asking::{AskArguments, Color, MapArguments};
+pub use self::measuring::{
+    BenchArguments, CompareArguments, EvalCommand, NeedleArguments, PerplexityArguments,
+};
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
 };
+pub use self::vaults::{RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand};
 use crate::model::model_path;
 
 /// Ask long documents on your own computer, and see which tokens the model kept.
@@ -183,385 +191,12 @@ impl EngineArguments {
     }
 }
 
-/// When a document is read in streaming mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StreamingChoice {
-    /// Where it is longer than the model's window.
-    Auto,
-    /// Always.
-    On,
-    /// Never: a document that is too long is refused.
-    Off,
-}
-
-/// What reading has to keep to.
-#[derive(Debug, Args)]
-pub struct LimitArguments {
-    /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
-    #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
-    pub streaming: StreamingChoice,
-    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub memory: Option<String>,
-}
-
 /// A size in bytes.
 fn memory(text: &str) -> anyhow::Result<u64> {
     match text.parse() {
         Ok(Budget::Bytes(bytes)) => Ok(bytes),
         _ => anyhow::bail!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none"),
     }
-}
-
-impl LimitArguments {
-    /// The limits as the engine takes them.
-    pub fn limits(&self) -> anyhow::Result<Limits> {
-        Ok(Limits {
-            streaming: match self.streaming {
-                StreamingChoice::Auto => Streaming::Auto,
-                StreamingChoice::On => Streaming::On,
-                StreamingChoice::Off => Streaming::Off,
-            },
-            memory: self.memory.as_deref().map(memory).transpose()?,
-        })
-    }
-}
-
-/// A document and a question.
-#[derive(Debug, Args)]
-pub struct QuestionArguments {
-    /// The document: text, Markdown, source code or PDF.
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
-    pub document: PathBuf,
-    /// The question.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub question: String,
-}
-
-/// When output is painted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// If the terminal can show it.
-    Auto,
-    /// Also into files and pipes.
-    Always,
-    /// Plain text only.
-    Never,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  kept ask --document book.pdf --question \"Who is the captain?\" --question \"Where does the ship sail?\"
-      reads the document once and answers both; a later command on the same document does not read it again
-
-The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
-kept vaults list shows what is there.")]
-pub struct AskArguments {
-    /// The document: text, Markdown, source code or PDF. Several are read in this order, as one text that names each.
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
-    pub document: Vec<PathBuf>,
-    /// The question; several are answered in order, and the document is read once.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
-    pub question: Vec<String>,
-    #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    #[command(flatten)]
-    pub vault: VaultArguments,
-    /// Longest answer, in tokens.
-    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
-    pub max_tokens: usize,
-    /// 0 takes the most likely token; larger is more varied.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub temperature: f64,
-    /// Draw from the K most likely tokens only.
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
-    pub top_k: Option<usize>,
-    /// Draw from the likeliest tokens that make up this probability.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub top_p: Option<f64>,
-    /// Draw from tokens at least this share as likely as the likeliest.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub min_p: Option<f64>,
-    /// Same seed, same answer.
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
-    pub seed: u64,
-    /// Let a model that can think before it answers do so.
-    #[arg(long)]
-    pub thinking: bool,
-    /// Also write what was kept to this file, as `kept map --json` prints it.
-    #[arg(long, value_name = "FILE")]
-    pub map: Option<PathBuf>,
-    /// Print the document after the answer, painted with what was kept.
-    #[arg(long, conflicts_with = "json")]
-    pub paint: bool,
-    /// When to use colour.
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    pub color: Color,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl AskArguments {
-    pub fn sampling(&self) -> Sampling {
-        Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            seed: self.seed,
-        }
-    }
-}
-
-/// Whether a document is read once and asked many times.
-#[derive(Debug, Args)]
-pub struct VaultArguments {
-    /// How the document is kept on disk for later questions: q8_0, f16 (twice as large; later answers are then exactly those of a
-    /// first reading) or off.
-    #[arg(long, default_value = "q8_0", value_name = "q8_0|f16|off")]
-    pub vault: String,
-    /// What all kept documents may take on disk, such as 20GiB; those not used for longest go first [default: 20GiB, or half of what
-    /// is free].
-    #[arg(long, value_name = "SIZE")]
-    pub vault_budget: Option<String>,
-}
-
-impl VaultArguments {
-    /// How rows are stored; `None` is off.
-    pub fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
-        match (self.vault.as_str(), PackedRows::named(&self.vault)) {
-            ("off", _) => Ok(None),
-            (_, Some(kind)) => Ok(Some(kind)),
-            (other, None) => {
-                anyhow::bail!("--vault {other:?} is not known; it takes q8_0, f16 or off")
-            }
-        }
-    }
-
-    /// Bytes that all vaults may take, where that was said.
-    pub fn budget(&self) -> anyhow::Result<Option<u64>> {
-        let Some(text) = &self.vault_budget else {
-            return Ok(None);
-        };
-        match text.parse() {
-            Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
-            _ => anyhow::bail!(
-                "--vault-budget takes a size such as 20GiB or 900MiB, and {text:?} is none"
-            ),
-        }
-    }
-}
-
-#[derive(Debug, Subcommand)]
-pub enum VaultsCommand {
-    /// List the documents that are kept, the last used first.
-    List(VaultsArguments),
-    /// Remove what was kept of a document.
-    Remove(RemoveArguments),
-    /// Remove everything that was kept, but what is in use.
-    Clear(VaultsArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct VaultsArguments {
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct RemoveArguments {
-    /// The name of the document, or the first digits of the key that `kept vaults list` shows.
-    #[arg(value_name = "DOCUMENT|KEY")]
-    pub which: String,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct MapArguments {
-    #[command(flatten)]
-    pub question: QuestionArguments,
-    #[command(flatten)]
-    pub engine: EngineArguments,
-    #[command(flatten)]
-    pub limits: LimitArguments,
-    /// Also write a page with the painted document that any browser opens.
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-    /// When to use colour.
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    pub color: Color,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CompareArguments {
-    #[command(flatten)]
-    pub question: QuestionArguments,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
-    /// Methods, comma separated [default: all; `kept methods` lists them].
-    #[arg(long, value_name = "A,B,C")]
-    pub methods: Option<String>,
-    /// Budgets, comma separated: rows per head (512), shares of the prompt (10%) or bytes for the whole cache (512MiB).
-    #[arg(
-        long,
-        default_value = "25%",
-        value_name = "X,Y",
-        allow_hyphen_values = true
-    )]
-    pub budgets: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value].
-    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
-    pub set: String,
-    /// How rows that methods keep are stored: f32, f16, q8_0 or q4_0; those of the full cache beside them are f32 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
-    /// Longest answer of the full cache to compare along, in tokens.
-    #[arg(
-        long,
-        default_value_t = 64,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
-    pub max_tokens: usize,
-    /// Threads to compute with [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
-    #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    /// Also draw the figures into this folder, as SVG.
-    #[arg(long, value_name = "FOLDER")]
-    pub pictures: Option<PathBuf>,
-    /// Print JSON, one object a line: the full cache first, then one for each method and budget.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum EvalCommand {
-    /// One planted fact, asked for at every length and depth.
-    Needle(NeedleArguments),
-    /// How well a long text is foretold in streaming mode.
-    Perplexity(PerplexityArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct NeedleArguments {
-    /// Text to hide the fact in: a file, or a folder of .txt files.
-    #[arg(long, value_name = "FILE|FOLDER")]
-    pub data: PathBuf,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
-    /// Methods, comma separated [default: all; `kept methods` lists them].
-    #[arg(long, value_name = "A,B,C")]
-    pub methods: Option<String>,
-    /// Budgets, comma separated.
-    #[arg(
-        long,
-        default_value = "64,128,256,512",
-        value_name = "X,Y",
-        allow_hyphen_values = true
-    )]
-    pub budgets: String,
-    /// Lengths of the prompt in tokens, comma separated; met within a sentence or two.
-    #[arg(
-        long,
-        default_value = "512,1024,2048",
-        value_name = "X,Y",
-        allow_hyphen_values = true
-    )]
-    pub lengths: String,
-    /// Depths in percent, comma separated: 0 is the beginning of the document, 100 its end.
-    #[arg(
-        long,
-        default_value = "0,25,50,75,100",
-        value_name = "X,Y",
-        allow_hyphen_values = true
-    )]
-    pub depths: String,
-    /// Different facts and pieces of text for every length and depth.
-    #[arg(
-        long,
-        default_value_t = 1,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
-    pub repeats: u64,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
-    #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    /// Keep every case in this file, a line of JSON each. What it has already is not asked again: a long grid can be stopped and
-    /// gone on with.
-    #[arg(long, value_name = "FILE")]
-    pub grid: Option<PathBuf>,
-    /// Also draw the grid into this file, as SVG.
-    #[arg(long, value_name = "FILE")]
-    pub picture: Option<PathBuf>,
-    /// Print JSON: a line for each case, then a summary.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct PerplexityArguments {
-    /// The text: a file, or a folder of .txt files.
-    #[arg(long, value_name = "FILE|FOLDER")]
-    pub data: PathBuf,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
-    /// Methods, comma separated: those that can read in streaming mode, and full as far as the model's window reaches.
-    #[arg(
-        long,
-        default_value = "streaming_llm,treekv,h2o,tova,ems",
-        value_name = "A,B,C"
-    )]
-    pub methods: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value].
-    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
-    pub set: String,
-    /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the window].
-    #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
-    pub budgets: Option<String>,
-    /// Lengths in tokens, comma separated; the longest is read once [default: the whole text].
-    #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
-    pub lengths: Option<String>,
-    /// Tokens that are read together; 1 is the papers' token by token [default: 512, or what the window leaves].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub chunk: Option<usize>,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
-    #[arg(long, value_name = "TYPE")]
-    pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
-    #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    /// Print JSON: a line for each method and budget.
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -632,30 +267,6 @@ pub struct LogitsArguments {
     #[arg(long, value_name = "N")]
     pub prompt_tokens: Option<usize>,
     /// Print what was written as JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct BenchArguments {
-    #[command(flatten)]
-    pub engine: EngineArguments,
-    /// Tokens to read.
-    #[arg(long, default_value_t = 512, value_name = "N")]
-    pub prompt_tokens: usize,
-    /// Tokens to write.
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    pub decode_tokens: usize,
-    /// Read in streaming mode, any number of tokens.
-    #[arg(long)]
-    pub streaming: bool,
-    /// Read nothing: write over a cache as the method leaves it after N tokens, filled with drawn numbers.
-    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_tokens", "streaming"])]
-    pub after: Option<usize>,
-    /// Measure only how fast this machine copies and reads memory.
-    #[arg(long)]
-    pub bandwidth: bool,
-    /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
 }

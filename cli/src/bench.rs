@@ -31,6 +31,8 @@ struct BenchJson {
     prefill_seconds: f64,
     select_seconds: f64,
     prefill_tokens_per_second: f64,
+    /// Of the first and of the last tenth of what is read, in streaming mode: whether a token takes longer the further on it stands.
+    tenths_tokens_per_second: Option<(f64, f64)>,
     decode_tokens_per_second: f64,
     weights_bytes: u64,
     kv_bytes: u64,
@@ -70,6 +72,8 @@ struct Read {
     ledger: MemoryLedger,
     selecting: Duration,
     seconds: f64,
+    /// Tokens per second in the first and in the last tenth, where it was streamed.
+    tenths: Option<(f64, f64)>,
 }
 
 impl Asked<'_> {
@@ -106,6 +110,7 @@ impl Asked<'_> {
             positions,
             ledger: outcome.ledger,
             selecting: outcome.selecting,
+            tenths: None,
         })
     }
 
@@ -137,6 +142,7 @@ impl Asked<'_> {
             positions: n + self.room,
             selecting: Duration::ZERO,
             seconds: 0.0,
+            tenths: None,
         })
     }
 
@@ -157,6 +163,8 @@ impl Asked<'_> {
         let mut stream = Stream::new(model, policy, plan, &rope);
         let total = self.ids.len() * model.config().layers;
         let mut done = 0;
+        // Tokens that were read, and when.
+        let mut marks = vec![(0, 0.0)];
         for ids in self.ids.chunks(stream.stretch()) {
             let mut passed = |rows: usize, _: &Stream<'_>| {
                 done += rows;
@@ -172,6 +180,8 @@ impl Asked<'_> {
                 });
             };
             stream.feed(ids, &mut passed, stop)?;
+            let read = marks.last().map_or(0, |&(read, _)| read) + ids.len();
+            marks.push((read, started.elapsed().as_secs_f64()));
         }
         let streamed = stream.into_streamed();
         Ok(Read {
@@ -183,6 +193,7 @@ impl Asked<'_> {
             positions,
             ledger,
             selecting: Duration::ZERO,
+            tenths: tenths(&marks),
         })
     }
 }
@@ -210,6 +221,15 @@ fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
         "copying {:.1} GB/s, reading {:.1} GB/s, {} threads\n",
         report.copy_gbs, report.read_gbs, report.threads
     ))
+}
+
+/// Tokens per second in the first and in the last tenth, of marks `(tokens, seconds)`; none where a tenth is no whole piece.
+fn tenths(marks: &[(usize, f64)]) -> Option<(f64, f64)> {
+    let (&begin, &end) = (marks.first()?, marks.last()?);
+    let speed = |from: (usize, f64), to: (usize, f64)| (to.0 - from.0) as f64 / (to.1 - from.1);
+    let early = marks.iter().find(|mark| mark.0 >= end.0 / 10)?;
+    let late = marks.iter().rfind(|mark| mark.0 <= end.0 - end.0 / 10)?;
+    (marks.len() > 10).then(|| (speed(begin, *early), speed(*late, end)))
 }
 
 fn bytes_per_read_token(config: &Config, weights: u64, n: usize) -> f64 {
@@ -308,6 +328,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             true => n as f64 / prefill_seconds,
             false => 0.0,
         },
+        tenths_tokens_per_second: read.tenths,
         decode_tokens_per_second: decode_speed,
         weights_bytes: model.weights_bytes(),
         kv_bytes,
@@ -330,13 +351,18 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
 }
 
 fn print(report: &BenchJson) -> anyhow::Result<()> {
+    let tenths = report
+        .tenths_tokens_per_second
+        .map_or_else(String::new, |(first, last)| {
+            format!("; the first tenth {first:.1} tokens/s, the last {last:.1}")
+        });
     let reading = match report.drawn {
         true => format!(
             "nothing: {} tokens of drawn rows",
             count(report.prompt_tokens)
         ),
         false => format!(
-            "{:>9.1} tokens/s   {} tokens, {:.1} % of it selecting",
+            "{:>9.1} tokens/s   {} tokens, {:.1} % of it selecting{tenths}",
             report.prefill_tokens_per_second,
             count(report.prompt_tokens),
             100.0 * report.select_seconds / report.prefill_seconds

@@ -1,13 +1,13 @@
 //! `kept compare`: methods and budgets held against the full cache on one document and question. A table on stdout, or with
 //! `--json` one object a line; a budget that a method refuses is a row with the reason.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
 use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
-use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
 use kept_engine::{Engine, EngineError, Event, Method};
 
@@ -44,31 +44,52 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     )?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
-    let reference = watched("full cache", |on_event| {
-        let question = &arguments.question.question;
-        engine.reference(&document, question, arguments.max_tokens, on_event, &stop)
-    })?;
+    let bar = ReadingBar::new();
+    bar.label("full cache");
+    let mut show = |event| {
+        if let Event::Progress(progress) = event {
+            bar.show(&progress);
+        }
+    };
+    let question = &arguments.question.question;
+    let reference = engine.reference(&document, question, arguments.max_tokens, &mut show, &stop);
+    bar.clear();
+    let reference = reference?;
     match arguments.json {
         true => output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?,
         false => output::print_text(&opening(&engine, &reference))?,
     }
+    let runs = runs(&methods, &budgets);
     let mut rows = Vec::new();
-    for method in &methods {
-        // The full cache has no budget: once is enough.
-        let everything = [Budget::Share(1.0)];
-        let budgets = match method.name.as_str() {
-            "full" => &everything,
-            _ => budgets.as_slice(),
-        };
-        for &budget in budgets {
-            let row = run_one(&engine, &reference, method, budget, &stop)?;
-            match arguments.json {
-                true => output::print_json(&run_json(&reference, &row))?,
-                false => output::print_text(&line(&row))?,
-            }
-            rows.push(row);
+    let bar = ReadingBar::new();
+    let mut read = |sharing: Range<usize>, event| {
+        if let Event::Progress(progress) = event {
+            let (method, budget) = &runs[sharing.start];
+            let others = match sharing.len() {
+                1 => String::new(),
+                runs => format!(" and {} more", runs - 1),
+            };
+            bar.label(&format!("{} {budget}{others}", method.name));
+            bar.show(&progress);
         }
-    }
+    };
+    let mut found = |run: usize, result: Result<MethodRun, EngineError>| -> anyhow::Result<()> {
+        let (method, budget) = runs[run].clone();
+        let row = Row {
+            method,
+            budget,
+            result: result.map_err(|refusal| refusal.to_string()),
+        };
+        bar.aside(|| match arguments.json {
+            true => output::print_json(&run_json(&reference, &row)),
+            false => output::print_text(&line(&row, &engine)),
+        })?;
+        rows.push(row);
+        Ok(())
+    };
+    let done = engine.fidelity_each(&reference, &runs, &mut read, &mut found, &stop);
+    bar.clear();
+    done?;
     if !arguments.json {
         output::print_text(&answers(&reference, &rows))?;
     }
@@ -104,8 +125,8 @@ fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()
 /// The attention and the logits of the full cache's answer are held in memory.
 const MOST_TOKENS: usize = 1024;
 
-/// The methods with their parameters, each checked before anything is read.
-/// The methods of a list, all without one, with the parameters that are set as method:name=value.
+/// The methods of a list, all without one, with the parameters that are set as method:name=value; each is checked before anything is
+/// read.
 pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Method>> {
     let mut methods = plain_methods(list)?;
     for (name, value) in Parameters::parse_assignments(set)? {
@@ -181,43 +202,18 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// A method that refuses the budget is a row; anything else ends the comparison.
-fn run_one(
-    engine: &Engine,
-    reference: &Reference,
-    method: &Method,
-    budget: Budget,
-    stop: &Stop,
-) -> anyhow::Result<Row> {
-    let label = format!("{} {budget}", method.name);
-    let found = watched(&label, |on_event| {
-        engine.fidelity(reference, method, budget, on_event, stop)
-    });
-    let result = match found {
-        Ok(run) => Ok(run),
-        Err(EngineError::Policy(refusal)) => Err(refusal.to_string()),
-        Err(refusal @ EngineError::CacheType { .. }) => Err(refusal.to_string()),
-        Err(error) => return Err(error.into()),
+/// Every method at every budget; the full cache has none, so once is enough.
+fn runs(methods: &[Method], budgets: &[Budget]) -> Vec<(Method, Budget)> {
+    let of = |method: &Method| -> Vec<(Method, Budget)> {
+        let everything = [Budget::Share(1.0)];
+        let budgets = match method.name.as_str() {
+            "full" => &everything,
+            _ => budgets,
+        };
+        let at = |&budget| (method.clone(), budget);
+        budgets.iter().map(at).collect()
     };
-    Ok(Row {
-        method: method.clone(),
-        budget,
-        result,
-    })
-}
-
-/// Shows a bar on stderr while `work` reads.
-fn watched<T>(
-    label: &str,
-    work: impl FnOnce(&mut dyn FnMut(Event)) -> Result<T, EngineError>,
-) -> Result<T, EngineError> {
-    let bar = ReadingBar::labelled(label);
-    let done = work(&mut |event| match event {
-        Event::Progress(progress) => bar.show(&progress),
-        Event::Read { .. } | Event::Token { .. } => {}
-    });
-    bar.clear();
-    done
+    methods.iter().flat_map(of).collect()
 }
 
 fn run_json(reference: &Reference, row: &Row) -> RunReport {
@@ -260,7 +256,7 @@ fn opening(engine: &Engine, reference: &Reference) -> String {
     output::printable(&text) + &head
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &Row, engine: &Engine) -> String {
     let name = format!("{:<20} {:>8}", row.method.name, row.budget.to_string());
     let run = match &row.result {
         Ok(run) => run,
@@ -268,10 +264,15 @@ fn line(row: &Row) -> String {
     };
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", 100.0 * s));
     let fidelity = &run.fidelity;
+    // Where bytes are named, the type is chosen for them.
+    let narrowed = match run.cache == engine.cache_type().name() {
+        true => String::new(),
+        false => format!(" {}", run.cache),
+    };
     format!(
         "{name} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
         count(run.map.mean_rows().round() as usize),
-        bytes(run.kv_bytes),
+        bytes(run.kv_bytes) + &narrowed,
         fidelity.kl.map_or("-".into(), |kl| format!("{kl:.4}")),
         percent(fidelity.top1),
         percent(fidelity.attention_recall),

@@ -15,21 +15,23 @@ pub struct ReadingBar(ProgressBar);
 impl ReadingBar {
     /// A bar that is drawn if stderr is a terminal.
     pub fn new() -> Self {
-        Self::labelled("")
-    }
-
-    /// A bar that also says what is read for: `reading (snapkv 25%) ...`.
-    pub fn labelled(label: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
         if let Ok(style) =
             ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:.52}")
         {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        if !label.is_empty() {
-            bar.set_prefix(format!(" ({label})"));
-        }
         Self(bar)
+    }
+
+    /// Also says what is read for: `reading (snapkv 25%) ...`.
+    pub fn label(&self, label: &str) {
+        self.0.set_prefix(format!(" ({label})"));
+    }
+
+    /// Prints without leaving a piece of the bar in between.
+    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
     }
 
     /// Shows how far reading has come.

@@ -229,6 +229,19 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whether it is a method that refuses its budget, its type of rows or this prompt: where several are run, the others can go on.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Policy(_)
+                | Self::CacheType { .. }
+                | Self::BudgetBytes { .. }
+                | Self::BudgetBelowWindows { .. }
+                | Self::TooLongToRepeat { .. }
+                | Self::ThinnedWindows { .. }
+        )
+    }
+
     /// The same where `method`, which cannot read in streaming, was asked to read the document.
     pub(crate) fn under_method(self, method: &'static str) -> Self {
         match self {

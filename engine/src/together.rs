@@ -3,12 +3,13 @@
 //! Not here: how methods are compared (`fidelity/`), and an answer that is shown as it is written (`session.rs`).
 
 use kept_documents::Document;
-use kept_kernels::Stop;
+use kept_kernels::{CacheType, Stop};
 use kept_models::{RopeTable, StreamDecoder};
-use kept_policies::{Budget, Policy, PolicyError, PromptShape};
+use kept_policies::{Budget, Policy, PromptShape};
 
+use crate::within::Prompted;
 use crate::{
-    Cut, Decoder, Engine, EngineError, Event, Method, PrefillOutcome, Prompt, SharedPrefill,
+    Cut, Decoder, Engine, EngineError, Event, Limits, Method, PrefillOutcome, Prompt, SharedPrefill,
 };
 
 /// Bytes of caches that need not be asked for.
@@ -19,11 +20,24 @@ const SMALL: u64 = 256 << 20;
 pub struct Answers {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// In the order of the runs: the answer, or why the method refuses its budget.
-    pub texts: Vec<Result<String, PolicyError>>,
+    /// In the order of the runs: the answer, or why the method refuses its budget or type of rows.
+    pub texts: Vec<Result<String, EngineError>>,
     /// How often the prompt was read.
     pub readings: usize,
 }
+
+/// How one run cuts a prompt.
+pub(crate) struct Planned {
+    pub(crate) policy: Box<dyn Policy>,
+    /// Rows per kv head and layer on average.
+    pub(crate) rows: usize,
+    /// How they are stored.
+    pub(crate) cache: CacheType,
+}
+
+/// What becomes of a run once it has cut the prompt.
+type Then<'a> = dyn FnMut(usize, Result<(Planned, PrefillOutcome), EngineError>) -> Result<(), EngineError>
+    + 'a;
 
 impl Engine {
     /// Reads `document` with `question` and lets each of `runs` cut it and answer greedily in up to `max_tokens` tokens, as
@@ -53,35 +67,83 @@ impl Engine {
             let (now, later) = left.split_at(self.sharing(left, &prompt.shape(), room));
             left = later;
             readings += 1;
-            let build = |(method, _): &(Method, Budget)| method.build();
-            let mut policies = now.iter().map(build).collect::<Result<Vec<_>, _>>()?;
-            let mut cuts = Vec::with_capacity(now.len());
-            for (policy, (_, budget)) in policies.iter_mut().zip(now) {
-                let budget = self.budget_rows(Some(*budget), n)?;
-                let policy: &mut dyn Policy = &mut **policy;
-                cuts.push(Cut { policy, budget });
-            }
-            let prefill = SharedPrefill {
-                model,
-                ids: &prompt.ids,
-                document: Some(prompt.document.clone()),
-                tail: prompt.tail(),
-                room,
-                rope: &rope,
-                cache: self.cache_type(),
-            };
-            let outcomes = prefill.run(cuts, on_event, stop)?;
-            for (outcome, policy) in outcomes.into_iter().zip(&mut policies) {
-                texts.push(match outcome {
-                    Ok(outcome) => Ok(self.answer(&rope, &mut **policy, outcome, room, stop)?),
+            let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+                texts.push(match cut {
+                    Ok((mut planned, outcome)) => {
+                        Ok(self.answer(&rope, &mut *planned.policy, outcome, room, stop)?)
+                    }
                     Err(refusal) => Err(refusal),
                 });
-            }
+                Ok(())
+            };
+            self.cut_each((&prompt, &rope, room), now, on_event, &mut answer, stop)?;
         }
         Ok(Answers {
             prompt_tokens: n,
             texts,
             readings,
+        })
+    }
+
+    /// Reads `prompt` once for all of `runs` and gives `then` each run's number with what it made of the prompt, or why it refuses.
+    pub(crate) fn cut_each(
+        &self,
+        (prompt, rope, room): (&Prompt, &RopeTable, usize),
+        runs: &[(Method, Budget)],
+        on_event: &mut dyn FnMut(Event),
+        then: &mut Then<'_>,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let mut planned = Vec::with_capacity(runs.len());
+        for run in runs {
+            planned.push(match self.planned(run, &prompt.shape(), room) {
+                Err(error) if !error.is_refusal() => return Err(error),
+                planned_or_refused => planned_or_refused,
+            });
+        }
+        let cuts = planned.iter_mut().flatten().map(|planned| Cut {
+            policy: &mut *planned.policy,
+            budget: planned.rows,
+            cache: planned.cache,
+        });
+        let prefill = SharedPrefill {
+            model: self.model(),
+            ids: &prompt.ids,
+            document: Some(prompt.document.clone()),
+            tail: prompt.tail(),
+            room,
+            rope,
+        };
+        let mut outcomes = prefill.run(cuts.collect(), on_event, stop)?.into_iter();
+        for (which, planned) in planned.into_iter().enumerate() {
+            let cut = planned.and_then(|planned| {
+                let outcome = outcomes.next().expect("one for each run that is planned");
+                Ok((planned, outcome?))
+            });
+            then(which, cut)?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a run and their type, as [`Engine::ask`] would choose them.
+    fn planned(
+        &self,
+        (method, budget): &(Method, Budget),
+        shape: &PromptShape,
+        room: usize,
+    ) -> Result<Planned, EngineError> {
+        let prompted = Prompted {
+            shape,
+            room,
+            streams: false,
+        };
+        let narrowed = self.for_bytes(method, Some(*budget), &prompted, &Limits::default(), 0)?;
+        let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);
+        let mut policy = method.build()?;
+        Ok(Planned {
+            rows: engine.rows_for(&mut *policy, Some(*budget), shape, room)?,
+            cache: engine.cache_type(),
+            policy,
         })
     }
 

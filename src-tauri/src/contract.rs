@@ -369,6 +369,7 @@ pub enum AppEvent {
     ComparisonProgress {
         comparison: u64,
         run: Option<usize>,
+        sharing: usize,
         progress: Progress,
     },
     ComparisonEnded {

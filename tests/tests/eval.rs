@@ -54,6 +54,32 @@ fn every_case_is_a_line_and_the_summary_adds_them_up() {
     assert!(summary[2]["share"].is_null(), "refused");
 }
 
+/// A method that does not work with a type of rows is a refused case; the others are asked.
+#[test]
+fn a_type_that_a_method_refuses_is_a_case() {
+    let words = [
+        "--json",
+        "--methods",
+        "ems,snapkv",
+        "--budgets",
+        "25%",
+        "--cache",
+        "q8_0",
+    ];
+    let lines =
+        needle(&[&words[..], &["--lengths", "300", "--depths", "50"]].concat()).json_lines();
+    let of = |method: &str| {
+        let case = lines.iter().find(|line| line["method"] == method);
+        case.unwrap_or_else(|| panic!("no case of {method}: {lines:?}"))
+    };
+    let refused = of("ems")["refused"].as_str().expect("refused");
+    assert!(
+        refused.contains("a cache of type q8_0 does not work with ems"),
+        "{refused}"
+    );
+    assert!(of("snapkv")["answer"].is_string(), "{lines:?}");
+}
+
 /// A grid that was stopped goes on where it was, and its file says which cases there are.
 #[test]
 fn a_grid_goes_on_where_it_was_stopped() {

@@ -5,7 +5,7 @@ use kept_engine::documents::Document;
 use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, methods};
-use kept_engine::{Engine, EngineError, Method};
+use kept_engine::{Ask, Engine, EngineError, Event, Limits, Method, Sampling};
 use kept_tests::golden;
 
 const TOKENS: usize = 12;
@@ -155,6 +155,103 @@ fn a_refused_budget_is_a_policy_error() {
         &Stop::new(),
     );
     assert!(matches!(one, Err(EngineError::Policy(_))));
+}
+
+#[test]
+fn runs_that_share_a_reading_come_out_as_if_alone() {
+    let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model");
+    let reference = reference(&engine);
+    let runs = [
+        ("snapkv", Budget::Rows(48)),
+        ("h2o", Budget::Rows(48)),
+        ("snapkv", Budget::Rows(1)),
+        ("kvzip", Budget::Rows(64)),
+        ("full", Budget::Share(1.0)),
+        ("treekv", Budget::Bytes(60_000)),
+    ]
+    .map(|(name, budget)| (method(name, &[]), budget));
+    let mut found = Vec::new();
+    let mut readings = 0;
+    engine
+        .fidelity_each(
+            &reference,
+            &runs,
+            &mut |sharing, event| {
+                assert_eq!(sharing, 0..runs.len(), "a small model: all share");
+                if let Event::Progress(progress) = event {
+                    readings += usize::from(progress.tokens_done == 0);
+                }
+            },
+            &mut |which, run| {
+                assert_eq!(which, found.len(), "told in their order");
+                found.push(run);
+                Ok::<(), EngineError>(())
+            },
+            &Stop::new(),
+        )
+        .expect("runs");
+    assert!(
+        readings <= 4,
+        "two for all, two for KVzip alone: {readings}"
+    );
+    assert_eq!(found.len(), runs.len());
+    for ((method, budget), run) in runs.iter().zip(found) {
+        let alone = engine.fidelity(&reference, method, *budget, &mut |_| {}, &Stop::new());
+        let (run, alone) = match (run, alone) {
+            (Ok(run), Ok(alone)) => (run, alone),
+            (Err(run), Err(alone)) => {
+                assert_eq!(run.to_string(), alone.to_string());
+                continue;
+            }
+            (run, _) => panic!("{} at {budget}: {run:?}", method.name),
+        };
+        assert_eq!(run.fidelity, alone.fidelity, "{}", method.name);
+        assert_eq!(run.answer, alone.answer, "{}", method.name);
+        assert_eq!(run.same_answer, alone.same_answer, "{}", method.name);
+        assert_eq!(run.map, alone.map, "{}", method.name);
+        assert_eq!(run.kv_bytes, alone.kv_bytes, "{}", method.name);
+        assert_eq!(
+            (run.cache, run.budget_rows),
+            (alone.cache, alone.budget_rows)
+        );
+    }
+}
+
+#[test]
+fn bytes_come_to_what_a_question_makes_of_them() {
+    let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model");
+    let reference = reference(&engine);
+    let sample = golden::repository().join("assets/sample.txt");
+    let mut document = Document::open(&sample).expect("the sample");
+    document
+        .text
+        .truncate(document.text.floor_char_boundary(1500));
+    let method = method("snapkv", &[]);
+    for bytes in [40_000, 90_000, 400_000] {
+        let budget = Budget::Bytes(bytes);
+        let ask = Ask {
+            document: &document,
+            question: "What is the locker code of Ann Quorvin?",
+            method: &method,
+            budget: Some(budget),
+            sampling: &Sampling::default(),
+            max_tokens: TOKENS,
+            thinking: false,
+            limits: Limits::default(),
+            vault: None,
+        };
+        let asked = engine
+            .ask(&ask, &mut |_| {}, &Stop::new())
+            .expect("an answer");
+        let compared = run(&engine, &reference, &method, budget);
+        assert_eq!(compared.cache, asked.cache.name(), "{bytes}");
+        assert_eq!(
+            compared.rows_per_layer,
+            asked.map.rows_per_layer(),
+            "{bytes}"
+        );
+        assert_eq!(compared.kv_bytes, asked.kv_bytes, "{bytes}");
+    }
 }
 
 #[test]

@@ -79,6 +79,7 @@ fn a_shared_reading_is_each_methods_own() {
             Cut {
                 policy: &mut **policy,
                 budget: run.2,
+                cache: CacheType::F32,
             }
         };
         let mut cuts: Vec<Cut<'_>> = policies.iter_mut().zip(&runs).map(cut).collect();
@@ -87,10 +88,10 @@ fn a_shared_reading_is_each_methods_own() {
         let refused = Cut {
             policy: &mut *refusing,
             budget: 20,
+            cache: CacheType::F32,
         };
         cuts.insert(3, refused);
         let shared = SharedPrefill {
-            cache: CacheType::F32,
             model,
             ids: prompt,
             document: None,

@@ -83,7 +83,7 @@ describe('what is compared', () => {
 
   it('says how long from what the last question took', () => {
     const facts = { prefillSeconds: 2, decodeSeconds: 1 } as Facts
-    expect(expected(facts, 4)).toEqual([15, 27])
+    expect(expected(facts, 4)).toEqual([9, 27])
     expect(expected(null, 4)).toBeNull()
   })
 })
@@ -111,6 +111,9 @@ describe('how far it is', () => {
     expect(remaining({ ...running, progress: half })).toBe(4.5)
     expect(doneShare(running)).toBe(0.5)
     expect(doneShare({ ...running, progress: half })).toBe(0.625)
+    // Two runs that share it are both half way.
+    expect(remaining({ ...running, sharing: 2, progress: half })).toBe(3)
+    expect(doneShare({ ...running, sharing: 2, progress: half })).toBe(0.75)
     expect(doneShare(done)).toBe(1)
   })
 
@@ -281,6 +284,7 @@ describe('the view', () => {
       event: 'comparisonProgress',
       comparison: 7,
       run: 1,
+      sharing: 2,
       progress: {
         phase: 'reading',
         tokensDone: 30,
@@ -291,8 +295,8 @@ describe('the view', () => {
       },
     })
     flushSync()
-    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'waiting'])
-    expect(find('compare-now')?.textContent).toBe('Reading with H2O at 25 %, 30 %')
+    expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'running'])
+    expect(find('compare-now')?.textContent).toBe('Reading with H2O at 25 % and 1 more, 30 %')
     find('compare-stop')!.click()
     await settle()
     expect(asked.some((call) => call.name === 'stop_comparison')).toBe(true)

@@ -105,7 +105,8 @@ fn measure_all(
         };
         for budget in budgets {
             let shown = budget.map_or(String::new(), |budget| budget.to_string());
-            let bar = ReadingBar::labelled(format!("{} {shown}", method.name).trim());
+            let bar = ReadingBar::new();
+            bar.label(format!("{} {shown}", method.name).trim());
             let rows = budget.map(|budget| engine.budget_rows(Some(budget), ids.len()));
             let measured = engine.stream_perplexity(
                 ids,

@@ -1,5 +1,6 @@
 //! One method at one budget beside the full cache.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
@@ -11,9 +12,8 @@ use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
-use crate::{
-    Ask, Decoder, Engine, EngineError, Event, Limits, Method, Prefill, RetentionMap, Sampling,
-};
+use crate::together::Planned;
+use crate::{Decoder, Engine, EngineError, Event, Method, PrefillOutcome, RetentionMap};
 
 /// How far the cut cache is from the full one, along the full cache's answer. Means are over the distributions after each token
 /// of that answer; `None` where it has no token.
@@ -72,7 +72,7 @@ impl Engine {
     /// Reads the reference's document with `method` cut to `budget` and compares.
     ///
     /// # Errors
-    /// [`EngineError::Policy`] where the method cannot work with the budget; else as [`Engine::ask`].
+    /// [`EngineError::is_refusal`] where the method cannot work with the budget; else as [`Engine::ask`].
     pub fn fidelity(
         &self,
         reference: &Reference,
@@ -81,24 +81,106 @@ impl Engine {
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<MethodRun, EngineError> {
-        let model = self.model();
-        let ids = &reference.prompt.ids;
-        let mut policy = method.build()?;
-        let budget_rows = self.budget_rows(Some(budget), ids.len())?;
-        let room = self.room(ids.len(), reference.max_tokens);
-        let rope = RopeTable::new(model.config(), ids.len() + room);
+        let mut result = None;
+        let run = [(method.clone(), budget)];
+        let mut told = |_, run| -> Result<(), EngineError> {
+            result = Some(run);
+            Ok(())
+        };
+        self.fidelity_each(reference, &run, &mut |_, e| on_event(e), &mut told, stop)?;
+        result.expect("the run was told")
+    }
 
-        let started = Instant::now();
-        let outcome = Prefill::new(model, ids, &mut *policy, budget_rows, room, &rope)
-            .with_cache(self.cache_type())
-            .with_tail(reference.prompt.tail())
-            .with_document(reference.prompt.document.clone())
-            .run(on_event, stop)?;
-        let prefill_seconds = started.elapsed().as_secs_f64();
+    /// [`Engine::fidelity`] of several runs, which share readings of the document as those of [`Engine::ask_each`] do; methods that
+    /// say something else than the full cache share a second one for their answers. `on_event` hears of readings with the numbers of
+    /// the runs that share them, `on_run` each run in its turn: what it came to, or why the method refuses.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`], but for refusals; and what `on_run` says.
+    pub fn fidelity_each<E: From<EngineError>>(
+        &self,
+        reference: &Reference,
+        runs: &[(Method, Budget)],
+        on_event: &mut dyn FnMut(Range<usize>, Event),
+        on_run: &mut dyn FnMut(usize, Result<MethodRun, EngineError>) -> Result<(), E>,
+        stop: &Stop,
+    ) -> Result<(), E> {
+        let prompt = &reference.prompt;
+        let room = self.room(prompt.len(), reference.max_tokens);
+        let rope = RopeTable::new(self.model().config(), prompt.len() + room);
+        let mut told = 0;
+        while told < runs.len() {
+            let left = &runs[told..];
+            let now = &left[..self.sharing(left, &prompt.shape(), room)];
+            let sharing = told..told + now.len();
+            let mut on_event = |event| on_event(sharing.clone(), event);
+            let mut found = Vec::with_capacity(now.len());
+            let mut measure = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+                found.push(match cut {
+                    Ok((planned, outcome)) => {
+                        Ok(self.beside(reference, &rope, planned, outcome, stop)?)
+                    }
+                    Err(refusal) => Err(refusal),
+                });
+                Ok(())
+            };
+            self.cut_each(
+                (prompt, &rope, room),
+                now,
+                &mut on_event,
+                &mut measure,
+                stop,
+            )?;
+            // Where every likeliest token was the full cache's, so is the answer; only else it is said.
+            let other = |run: &Result<MethodRun, EngineError>| {
+                run.as_ref().is_ok_and(|run| !run.same_answer)
+            };
+            let asked: Vec<_> = (now.iter().zip(&found))
+                .filter(|(_, run)| other(run))
+                .map(|(run, _)| run.clone())
+                .collect();
+            let mut texts = match asked.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let (document, question) = (&reference.document, &reference.question);
+                    let max_tokens = reference.max_tokens;
+                    self.ask_each(document, question, &asked, max_tokens, &mut on_event, stop)?
+                        .texts
+                }
+            }
+            .into_iter();
+            for mut run in found {
+                if other(&run)
+                    && let Ok(run) = &mut run
+                {
+                    run.answer = texts.next().expect("an answer for each that was asked")?;
+                    run.same_answer = run.answer == reference.answer;
+                }
+                on_run(told, run)?;
+                told += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the full cache's answer through what a method kept; the method's own answer is known only where it is the same.
+    fn beside(
+        &self,
+        reference: &Reference,
+        rope: &RopeTable,
+        mut planned: Planned,
+        outcome: PrefillOutcome,
+        stop: &Stop,
+    ) -> Result<MethodRun, EngineError> {
+        let model = self.model();
+        let tokens = reference.prompt.len();
+        let room = self.room(tokens, reference.max_tokens);
+        let policy = &mut *planned.policy;
         let kv_bytes = outcome.cache.kv_bytes();
-        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, rope, policy, outcome.rows, outcome.cache);
+        let started = Instant::now();
         let logits = decoder.try_logits_of(&outcome.hidden)?;
-        let first_token_seconds = started.elapsed().as_secs_f64();
+        let first_token_seconds = (outcome.reading + started.elapsed()).as_secs_f64();
         let first_kl = distance(reference.logits_after(0), logits)?;
         let mut same_answer = same_top(reference.logits_after(0), logits);
 
@@ -124,8 +206,8 @@ impl Engine {
             same_answer &= same || i + 1 == room;
         }
         drop(decoder);
-        let tokens = kl_per_token.len();
-        let mean = |sum: f64| (tokens > 0).then(|| sum / tokens as f64);
+        let compared = kl_per_token.len();
+        let mean = |sum: f64| (compared > 0).then(|| sum / compared as f64);
         let per_layer = recall.means().unwrap_or_default();
         let fidelity = Fidelity {
             kl: mean(kl_per_token.iter().sum()),
@@ -136,52 +218,28 @@ impl Engine {
             kl_per_token,
             first_kl,
         };
-        // Where every likeliest token was the full cache's, so is the answer; only else it is read and said again.
-        let answer = match same_answer {
-            true => reference.answer.clone(),
-            false => self.greedy(reference, method, budget, on_event, stop)?,
-        };
         Ok(MethodRun {
-            budget_rows,
-            cache: self.cache_type().name().to_owned(),
+            budget_rows: planned.rows,
+            cache: planned.cache.name().to_owned(),
             rows_per_layer: outcome.map.rows_per_layer(),
             kv_bytes,
-            kv_bytes_full: self.kv_bytes_full(ids.len()),
-            prefill_seconds,
+            kv_bytes_full: self.kv_bytes_full(tokens),
+            prefill_seconds: outcome.reading.as_secs_f64(),
             select_seconds: outcome.selecting.as_secs_f64(),
             first_token_seconds,
             decode_tokens_per_second: match decoding.is_zero() {
                 true => 0.0,
-                false => tokens as f64 / decoding.as_secs_f64(),
+                false => compared as f64 / decoding.as_secs_f64(),
             },
-            same_answer: answer == reference.answer,
-            answer,
+            answer: match same_answer {
+                true => reference.answer.clone(),
+                false => String::new(),
+            },
+            same_answer,
             fidelity,
             indices: IndexFigures::of(&outcome.map),
             map: outcome.map,
         })
-    }
-
-    fn greedy(
-        &self,
-        reference: &Reference,
-        method: &Method,
-        budget: Budget,
-        on_event: &mut dyn FnMut(Event),
-        stop: &Stop,
-    ) -> Result<String, EngineError> {
-        let ask = Ask {
-            document: &reference.document,
-            question: &reference.question,
-            method,
-            budget: Some(budget),
-            sampling: &Sampling::default(),
-            max_tokens: reference.max_tokens,
-            thinking: false,
-            limits: Limits::default(),
-            vault: None,
-        };
-        Ok(self.ask(&ask, on_event, stop)?.text)
     }
 }
 

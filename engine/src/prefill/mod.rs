@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, PolicyError, Pos, Positions, PromptShape};
+use kept_policies::{Policy, Pos, Positions, PromptShape};
 
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
@@ -82,6 +82,8 @@ pub struct PrefillOutcome {
     pub rows: Vec<usize>,
     /// Time spent observing, selecting and gathering.
     pub selecting: Duration,
+    /// Time that reading took, selecting included; where several methods cut it, as if this one had been alone.
+    pub reading: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
     /// What a person should know of this reading, one sentence each.
@@ -108,6 +110,8 @@ pub struct Cut<'a> {
     pub policy: &'a mut dyn Policy,
     /// Rows per kv head and layer on average.
     pub budget: usize,
+    /// How its rows are stored.
+    pub cache: CacheType,
 }
 
 impl Prefill<'_> {
@@ -216,6 +220,7 @@ impl<'a> Prefill<'a> {
         let mut cuts = [Cut {
             policy: &mut *self.policy,
             budget: self.budget,
+            cache: self.cache,
         }];
         let sizes = vec![sizes];
         let outcome = read_and_cut(read, sizes, &mut prefix, &mut cuts, watch, stop)?.pop();
@@ -262,13 +267,12 @@ pub struct SharedPrefill<'a> {
     pub room: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
-    /// How kept rows are stored.
-    pub cache: CacheType,
 }
 
 impl SharedPrefill<'_> {
-    /// Reads the prompt; in the order of `cuts` what each method made of it, or why it refuses its budget. Seconds of selecting
-    /// are each method's own; what several asked for and was measured once counts for the first.
+    /// Reads the prompt; in the order of `cuts` what each method made of it, or why it refuses its budget or type of rows
+    /// ([`EngineError::is_refusal`]). Seconds are what each method would take alone: what several asked for and was measured once
+    /// counts for each of them.
     ///
     /// # Errors
     /// As [`Prefill::run`], but for refusals.
@@ -277,7 +281,7 @@ impl SharedPrefill<'_> {
         cuts: Vec<Cut<'_>>,
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
-    ) -> Result<Vec<Result<PrefillOutcome, PolicyError>>, EngineError> {
+    ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
         let prompt = shape(self.ids, self.document.clone(), self.tail, self.room);
         let read = Read {
             model: self.model,
@@ -286,14 +290,21 @@ impl SharedPrefill<'_> {
             every_row: false,
         };
         let mut watch = Told(progress);
-        let mut results: Vec<Option<Result<PrefillOutcome, PolicyError>>> = Vec::new();
+        let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
         let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, Cut { policy, budget }) in cuts.into_iter().enumerate() {
-            let own = Sizes::new(self.model, &mut *policy, &prompt, budget, self.room, CHUNK)
-                .and_then(|own| own.with_cache(self.cache, &*policy));
+        for (place, cut) in cuts.into_iter().enumerate() {
+            let own = Sizes::new(
+                self.model,
+                &mut *cut.policy,
+                &prompt,
+                cut.budget,
+                self.room,
+                CHUNK,
+            )
+            .and_then(|own| own.with_cache(cut.cache, &*cut.policy));
             results.push(match own {
                 Ok(own) if own.reads_alone() => {
-                    let mut alone = [Cut { policy, budget }];
+                    let mut alone = [cut];
                     let outcome = read_and_cut(
                         read,
                         vec![own],
@@ -305,12 +316,12 @@ impl SharedPrefill<'_> {
                     outcome.into_iter().next().map(Ok)
                 }
                 Ok(own) => {
-                    taken.push(Cut { policy, budget });
+                    taken.push(cut);
                     sizes.push(own);
                     places.push(place);
                     None
                 }
-                Err(EngineError::Policy(refusal)) => Some(Err(refusal)),
+                Err(refusal) if refusal.is_refusal() => Some(Err(refusal)),
                 Err(error) => return Err(error),
             });
         }
@@ -342,6 +353,7 @@ fn read_and_cut(
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
+    let began = Instant::now();
     let n = read.ids.len();
     let kv_heads = read.model.config().kv_heads;
     let notes = sizes.iter().zip(cuts.iter());
@@ -349,6 +361,8 @@ fn read_and_cut(
     let mut maps = vec![RetentionMap::new(n, kv_heads); cuts.len()];
     let mut layers: Vec<Vec<CompactLayer>> = cuts.iter().map(|_| Vec::new()).collect();
     let mut selecting = vec![Duration::ZERO; cuts.len()];
+    // What was spent on selecting by all of them: measuring once though several asked.
+    let mut spent = Duration::ZERO;
     let mut tally = Tally::new(&sizes[0], read.model, read.rope);
     let (mut surveyed, mut repeated) = (None, None);
     if sizes[0].surveys {
@@ -365,6 +379,7 @@ fn read_and_cut(
         repeated = reader.into_output()?.1;
         sizes[0].settle(&mut *cuts[0].policy);
         selecting[0] += started.elapsed();
+        spent += selecting[0];
     }
 
     let mut reader = Reader::new(read, &sizes, prefix, &mut tally)?;
@@ -373,9 +388,9 @@ fn read_and_cut(
         let own = match keeps {
             LayerKeeps::Cut(own) => own,
             LayerKeeps::Window(window) => {
-                for (map, layers) in maps.iter_mut().zip(&mut layers) {
+                for (which, (map, layers)) in maps.iter_mut().zip(&mut layers).enumerate() {
                     map.push_window(window);
-                    layers.push(reader.keep_window(window));
+                    layers.push(reader.keep_window(window, which));
                 }
                 continue;
             }
@@ -384,14 +399,17 @@ fn read_and_cut(
             let needs = sizes.needs[own];
             needs.column_sums || needs.future.is_some() || needs.reread.is_some()
         };
-        if let Some(first) = sizes.iter().position(asked) {
-            selecting[first] += measuring;
+        spent += measuring;
+        for (selecting, _) in selecting.iter_mut().zip(&sizes).filter(|(_, s)| asked(s)) {
+            *selecting += measuring;
         }
         for (which, cut) in cuts.iter_mut().enumerate() {
             let started = Instant::now();
             let (compact, retention) = reader.cut((layer, own), which, &mut *cut.policy, stop)?;
             maps[which].push(&retention);
-            selecting[which] += started.elapsed();
+            let took = started.elapsed();
+            selecting[which] += took;
+            spent += took;
             watch.layer(own, &compact);
             layers[which].push(compact);
         }
@@ -401,6 +419,7 @@ fn read_and_cut(
     let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
+    let alone = began.elapsed().saturating_sub(spent);
     let all =
         (layers.into_iter().zip(maps).zip(selecting).zip(notes)).zip(sizes.into_iter().zip(cuts));
     let outcome =
@@ -429,6 +448,7 @@ fn read_and_cut(
                 hidden: hidden.next().expect("one for each"),
                 rows: sizes.rows,
                 selecting,
+                reading: alone + selecting,
                 notes,
                 repeated: repeated.take(),
                 vault: None,

@@ -439,9 +439,10 @@ impl<'a> Reader<'a> {
         Ok(measuring)
     }
 
-    /// Keeps the last positions of the layer that was just read, as many as its window. Every method holds them.
-    pub(super) fn keep_window(&mut self, window: usize) -> CompactLayer {
-        let (scratch, sizes) = (&mut self.scratch, &self.sizes[0]);
+    /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
+    /// holds them.
+    pub(super) fn keep_window(&mut self, window: usize, which: usize) -> CompactLayer {
+        let (scratch, sizes) = (&mut self.scratch, &self.sizes[which]);
         let ring = CompactLayer::ring(
             (&scratch.keys, &scratch.values),
             sizes.tokens,

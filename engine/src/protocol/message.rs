@@ -320,7 +320,9 @@ pub enum Reply {
         ticket: u64,
         /// Which run, from 0; `None` for the full cache's.
         run: Option<usize>,
-        /// How far; a run whose answer differs is read a second time.
+        /// How many runs this reading is for, that one and those behind it.
+        sharing: usize,
+        /// How far; runs whose answer differs share a second reading.
         progress: Progress,
     },
     /// The full cache's run of a comparison is done.

@@ -74,6 +74,8 @@ pub struct Comparison {
     pub runs: Vec<ComparisonRun>,
     /// The run that is going on, from 0; `None` while the full cache's does, and when none is.
     pub current: Option<usize>,
+    /// How many runs the reading that goes on is for: that one and those behind it.
+    pub sharing: usize,
     /// How far that is, once something is known.
     pub progress: Option<Progress>,
 }

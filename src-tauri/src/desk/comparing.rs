@@ -78,6 +78,7 @@ impl Desk {
                 })
                 .collect(),
             current: None,
+            sharing: 1,
             progress: None,
         };
         self.comparison = Some(comparison);
@@ -132,18 +133,20 @@ impl Desk {
         &mut self,
         now: Instant,
         ticket: u64,
-        run: Option<usize>,
+        (run, sharing): (Option<usize>, usize),
         progress: Progress,
     ) {
         let Some(comparison) = self.comparison_of(ticket) else {
             return;
         };
         (comparison.current, comparison.progress) = (run, Some(progress));
+        comparison.sharing = sharing;
         // What comes too soon is not told: the next one is newer, and the end is told apart.
         if self.thinner.comparing.want(now) {
             self.tell(AppEvent::ComparisonProgress {
                 comparison: ticket,
                 run,
+                sharing,
                 progress,
             });
         }

@@ -105,8 +105,9 @@ impl Desk {
             Reply::Comparing {
                 ticket,
                 run,
+                sharing,
                 progress,
-            } => self.compared_progress(now, ticket, run, progress_of(&progress)),
+            } => self.compared_progress(now, ticket, (run, sharing), progress_of(&progress)),
             Reply::Reference {
                 ticket,
                 seconds,

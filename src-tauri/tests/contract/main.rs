@@ -330,6 +330,7 @@ fn every_event_has_the_fields_of_the_contract() {
         AppEvent::ComparisonProgress {
             comparison: 1,
             run: None,
+            sharing: 1,
             progress: progress(),
         },
         AppEvent::ComparisonEnded {

@@ -97,6 +97,7 @@ pub fn comparison() -> Comparison {
         reference: None,
         runs: Vec::new(),
         current: None,
+        sharing: 1,
         progress: None,
     }
 }

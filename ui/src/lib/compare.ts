@@ -40,30 +40,33 @@ export function runsOf(
   })
 }
 
-/** From and to how many seconds `runs` runs take: each reads the document once, and again where its answer differs. */
+/**
+ * From and to how many seconds `runs` runs take: all of them share a reading and every answer is the full cache's, or each reads for
+ * itself and once more for an answer of its own.
+ */
 export function expected(facts: Facts | null, runs: number): [number, number] | null {
   if (!facts || facts.prefillSeconds <= 0) return null
-  const once = facts.prefillSeconds + facts.decodeSeconds
-  return [once * (runs + 1), once * (2 * runs + 1)]
+  const { prefillSeconds, decodeSeconds } = facts
+  return [2 * prefillSeconds + (runs + 1) * decodeSeconds, (prefillSeconds + decodeSeconds) * (2 * runs + 1)]
 }
 
 /** Seconds that are left, by the mean of what has been done; null until something has. */
-export function remaining({ runs, reference, progress, current }: Comparison): number | null {
+export function remaining({ runs, reference, progress, current, sharing }: Comparison): number | null {
   const done = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
-  const times = done.length > 0 ? done : reference ? [reference.seconds] : []
+  const times = done.length > 0 ? done : reference ? [reference.seconds / sharing] : []
   if (times.length === 0) return null
   const mean = times.reduce((sum, seconds) => sum + seconds, 0) / times.length
   const left = runs.length - done.length
   const share =
     current !== null && progress && progress.tokensTotal > 0 ? progress.tokensDone / progress.tokensTotal : 0
-  return Math.max(0, mean * (left - Math.min(1, share)))
+  return Math.max(0, mean * (left - sharing * Math.min(1, share)))
 }
 
 /** Share of all runs that is done, the full cache's among them. */
-export function doneShare({ runs, reference, progress }: Comparison): number {
+export function doneShare({ runs, reference, progress, sharing }: Comparison): number {
   const done = runs.filter((run) => run.result !== null).length + (reference ? 1 : 0)
   const now = progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
-  return Math.min(1, (done + now) / (runs.length + 1))
+  return Math.min(1, (done + sharing * now) / (runs.length + 1))
 }
 
 export interface Row {
@@ -87,7 +90,8 @@ function figuresOf(report: RunReport): MethodRun | null {
 export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]): Row[] {
   const running = comparison.state === 'running'
   return comparison.runs.map(({ choice, result }, index) => {
-    const now = running && comparison.reference !== null && comparison.current === index
+    const current = comparison.reference === null ? null : comparison.current
+    const now = running && current !== null && current <= index && index < current + comparison.sharing
     return {
       index,
       choice,

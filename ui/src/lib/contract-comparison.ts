@@ -23,6 +23,8 @@ export interface Comparison {
   runs: ComparisonRun[]
   /** The run that is going on; null while the full cache's does, and when none is. */
   current: number | null
+  /** How many runs the reading that goes on is for: that one and those behind it. */
+  sharing: number
   progress: Progress | null
 }
 

@@ -299,8 +299,8 @@ export type AppEvent =
   | { event: 'comparison'; comparison: Comparison | null }
   | { event: 'comparisonReference'; comparison: number; result: ReferenceResult }
   | { event: 'comparisonRun'; comparison: number; run: number; result: RunResult }
-  /** `run` null: the full cache's. */
-  | { event: 'comparisonProgress'; comparison: number; run: number | null; progress: Progress }
+  /** `run` null: the full cache's; `sharing` runs from there on share the reading. */
+  | { event: 'comparisonProgress'; comparison: number; run: number | null; sharing: number; progress: Progress }
   | { event: 'comparisonEnded'; comparison: number; state: ComparisonState; error: string | null }
   | { event: 'thinking'; thinking: boolean }
   /** What is kept on disk has changed. */

@@ -358,7 +358,7 @@ export class Desk {
         return
       }
       case 'comparisonProgress':
-        this.comparison = { ...before, current: event.run, progress: event.progress }
+        this.comparison = { ...before, current: event.run, sharing: event.sharing, progress: event.progress }
         return
       case 'comparisonEnded': {
         const words = { running: '', done: 'The comparison is complete', stopped: 'Stopped', failed: event.error ?? '' }

@@ -95,6 +95,7 @@ export function begun(id: number, question: string, runs: Choice[], document: st
     reference: null,
     runs: runs.map((choice) => ({ choice, result: null })),
     current: null,
+    sharing: 1,
     progress: null,
   }
 }

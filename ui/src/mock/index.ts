@@ -245,7 +245,7 @@ export function start(): void {
       for (let step = 1; step <= 12 && comparing === id; step++) {
         await wait(30 * slow)
         const progress = { phase: 'reading' as const, tokensDone: (tokens * step) / 12, tokensTotal: tokens, tokensPerSecond: 812, secondsLeft: 1, tokensFromVault: 0 }
-        emit({ event: 'comparisonProgress', comparison: id, run: run < 0 ? null : run, progress })
+        emit({ event: 'comparisonProgress', comparison: id, run: run < 0 ? null : run, sharing: 1, progress })
       }
       if (comparing !== id) return emit({ event: 'comparisonEnded', comparison: id, state: 'stopped', error: null })
       if (run < 0)

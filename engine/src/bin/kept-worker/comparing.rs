@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kept_engine::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
+use kept_engine::fidelity::{Reference, ReferenceReport, RunReport};
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{CompareRun, Failure, Reply};
 use kept_engine::{Engine, EngineError, Event};
@@ -47,7 +47,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
         &job.document.document,
         &comparison.question,
         comparison.max_tokens.clamp(1, MOST_TOKENS),
-        &mut |event| tell(job, None, &event, output),
+        &mut |event| tell(job, (None, 1), &event, output),
         &job.stop,
     );
     let reference = match reference {
@@ -59,30 +59,65 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
         seconds: started.elapsed().as_secs_f64(),
         report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
     });
-    for (index, run) in comparison.runs.iter().enumerate() {
-        let started = Instant::now();
-        let tokens = reference.prompt.len();
-        let budget = budget(engine, run, tokens);
-        let shown = match &budget {
-            Ok(budget) => budget.to_string(),
-            Err(_) => run.budget.clone().unwrap_or_default(),
-        };
-        let result = match budget {
-            Ok(budget) => one_run(job, engine, &reference, index, run, budget, output),
-            Err(why) => Ok(Err(why)),
-        };
-        let result = match result {
-            Ok(result) => result,
-            Err(stopped) => return failed(&stopped),
-        };
+    match run_all(job, engine, &reference, &comparison.runs, output) {
+        Ok(()) => Reply::Compared { ticket: job.ticket },
+        Err(error) => failed(&error),
+    }
+}
+
+/// Every run beside the full cache, told in its turn; runs share readings of the document.
+fn run_all(
+    job: &Job,
+    engine: &Engine,
+    reference: &Reference,
+    runs: &[CompareRun],
+    output: &Output,
+) -> Result<(), EngineError> {
+    let tokens = reference.prompt.len();
+    let mut told = Instant::now();
+    let mut tell_run = |index: usize, budget: &str, result| {
         output.say(&Reply::Run {
             ticket: job.ticket,
             run: index,
-            seconds: started.elapsed().as_secs_f64(),
-            report: Box::new(RunReport::new(&run.method, &shown, tokens, result)),
+            seconds: told.elapsed().as_secs_f64(),
+            report: Box::new(RunReport::new(&runs[index].method, budget, tokens, result)),
         });
+        told = Instant::now();
+    };
+    let budgets: Vec<_> = runs.iter().map(|run| budget(engine, run, tokens)).collect();
+    let mut planned: Vec<usize> = Vec::new();
+    let mut pairs = Vec::new();
+    for (index, (run, budget)) in runs.iter().zip(&budgets).enumerate() {
+        match budget {
+            Ok(budget) => {
+                planned.push(index);
+                pairs.push((run.method.clone(), *budget));
+            }
+            Err(why) => {
+                let written = run.budget.as_deref().unwrap_or_default();
+                tell_run(index, written, Err(why.clone()));
+            }
+        }
     }
-    Reply::Compared { ticket: job.ticket }
+    engine.fidelity_each(
+        reference,
+        &pairs,
+        &mut |sharing, event| {
+            tell(
+                job,
+                (Some(planned[sharing.start]), sharing.len()),
+                &event,
+                output,
+            )
+        },
+        &mut |which, run| {
+            let budget = pairs[which].1.to_string();
+            let refused = |error: EngineError| error.to_string();
+            tell_run(planned[which], &budget, run.map_err(refused));
+            Ok::<(), EngineError>(())
+        },
+        &job.stop,
+    )
 }
 
 /// The budget as a person wrote it; none is what a question without one gets.
@@ -94,29 +129,12 @@ fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, St
     rows.map(Budget::Rows).map_err(|error| error.to_string())
 }
 
-/// The run, or why there is none; an error only where all is stopped.
-fn one_run(
-    job: &Job,
-    engine: &Engine,
-    reference: &Reference,
-    index: usize,
-    run: &CompareRun,
-    budget: Budget,
-    output: &Output,
-) -> Result<Result<MethodRun, String>, EngineError> {
-    let mut listen = |event: Event| tell(job, Some(index), &event, output);
-    match engine.fidelity(reference, &run.method, budget, &mut listen, &job.stop) {
-        Ok(run) => Ok(Ok(run)),
-        Err(EngineError::Stopped) => Err(EngineError::Stopped),
-        Err(error) => Ok(Err(error.to_string())),
-    }
-}
-
-fn tell(job: &Job, run: Option<usize>, event: &Event, output: &Output) {
+fn tell(job: &Job, (run, sharing): (Option<usize>, usize), event: &Event, output: &Output) {
     if let Event::Progress(progress) = event {
         output.say(&Reply::Comparing {
             ticket: job.ticket,
             run,
+            sharing,
             progress: *progress,
         });
     }

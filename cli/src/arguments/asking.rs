@@ -1,0 +1,153 @@
+//! What asking takes: a document, a question, and what reading has to keep to.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use kept_engine::{Engine, Limits, Sampling, Streaming};
+
+use super::{EngineArguments, VaultArguments, memory};
+
+/// When a document is read in streaming mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StreamingChoice {
+    /// Where it is longer than the model's window.
+    Auto,
+    /// Always.
+    On,
+    /// Never: a document that is too long is refused.
+    Off,
+}
+
+/// What reading has to keep to.
+#[derive(Debug, Args)]
+pub struct LimitArguments {
+    /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
+    #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
+    pub streaming: StreamingChoice,
+    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<String>,
+}
+
+impl LimitArguments {
+    /// The limits as the engine takes them.
+    pub fn limits(&self) -> anyhow::Result<Limits> {
+        Ok(Limits {
+            streaming: match self.streaming {
+                StreamingChoice::Auto => Streaming::Auto,
+                StreamingChoice::On => Streaming::On,
+                StreamingChoice::Off => Streaming::Off,
+            },
+            memory: self.memory.as_deref().map(memory).transpose()?,
+        })
+    }
+}
+
+/// A document and a question.
+#[derive(Debug, Args)]
+pub struct QuestionArguments {
+    /// The document: text, Markdown, source code or PDF.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub document: PathBuf,
+    /// The question.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub question: String,
+}
+
+/// When output is painted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// If the terminal can show it.
+    Auto,
+    /// Also into files and pipes.
+    Always,
+    /// Plain text only.
+    Never,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kept ask --document book.pdf --question \"Who is the captain?\" --question \"Where does the ship sail?\"
+      reads the document once and answers both; a later command on the same document does not read it again
+
+The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
+kept vaults list shows what is there.")]
+pub struct AskArguments {
+    /// The document: text, Markdown, source code or PDF. Several are read in this order, as one text that names each.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
+    pub document: Vec<PathBuf>,
+    /// The question; several are answered in order, and the document is read once.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
+    pub question: Vec<String>,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
+    #[command(flatten)]
+    pub vault: VaultArguments,
+    /// Longest answer, in tokens.
+    #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
+    pub max_tokens: usize,
+    /// 0 takes the most likely token; larger is more varied.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub temperature: f64,
+    /// Draw from the K most likely tokens only.
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    pub top_k: Option<usize>,
+    /// Draw from the likeliest tokens that make up this probability.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f64>,
+    /// Draw from tokens at least this share as likely as the likeliest.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f64>,
+    /// Same seed, same answer.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    pub seed: u64,
+    /// Let a model that can think before it answers do so.
+    #[arg(long)]
+    pub thinking: bool,
+    /// Also write what was kept to this file, as `kept map --json` prints it.
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// Print the document after the answer, painted with what was kept.
+    #[arg(long, conflicts_with = "json")]
+    pub paint: bool,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl AskArguments {
+    pub fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct MapArguments {
+    #[command(flatten)]
+    pub question: QuestionArguments,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
+    /// Also write a page with the painted document that any browser opens.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,71 @@
+//! What is said about documents that were read before.
+
+use clap::{Args, Subcommand};
+use kept_engine::kernels::PackedRows;
+use kept_engine::policies::Budget;
+
+/// Whether a document is read once and asked many times.
+#[derive(Debug, Args)]
+pub struct VaultArguments {
+    /// How the document is kept on disk for later questions: q8_0, f16 (twice as large; later answers are then exactly those of a
+    /// first reading) or off.
+    #[arg(long, default_value = "q8_0", value_name = "q8_0|f16|off")]
+    pub vault: String,
+    /// What all kept documents may take on disk, such as 20GiB; those not used for longest go first [default: 20GiB, or half of what
+    /// is free].
+    #[arg(long, value_name = "SIZE")]
+    pub vault_budget: Option<String>,
+}
+
+impl VaultArguments {
+    /// How rows are stored; `None` is off.
+    pub fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
+        match (self.vault.as_str(), PackedRows::named(&self.vault)) {
+            ("off", _) => Ok(None),
+            (_, Some(kind)) => Ok(Some(kind)),
+            (other, None) => {
+                anyhow::bail!("--vault {other:?} is not known; it takes q8_0, f16 or off")
+            }
+        }
+    }
+
+    /// Bytes that all vaults may take, where that was said.
+    pub fn budget(&self) -> anyhow::Result<Option<u64>> {
+        let Some(text) = &self.vault_budget else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
+            _ => anyhow::bail!(
+                "--vault-budget takes a size such as 20GiB or 900MiB, and {text:?} is none"
+            ),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VaultsCommand {
+    /// List the documents that are kept, the last used first.
+    List(VaultsArguments),
+    /// Remove what was kept of a document.
+    Remove(RemoveArguments),
+    /// Remove everything that was kept, but what is in use.
+    Clear(VaultsArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct VaultsArguments {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RemoveArguments {
+    /// The name of the document, or the first digits of the key that `kept vaults list` shows.
+    #[arg(value_name = "DOCUMENT|KEY")]
+    pub which: String,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
