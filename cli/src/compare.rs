@@ -1,6 +1,7 @@
 //! `kept compare`: methods and budgets held against the full cache on one document and question. A table on stdout, or with
 //! `--json` one object a line; a budget that a method refuses is a row with the reason.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -60,7 +61,9 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         false => output::print_text(&opening(&engine, &reference))?,
     }
     let runs = runs(&methods, &budgets);
-    let mut rows = Vec::new();
+    // They are known in another order than they are shown in.
+    let mut known = BTreeMap::new();
+    let mut rows: Vec<Row> = Vec::new();
     let bar = ReadingBar::new();
     let mut read = |sharing: Range<usize>, event| {
         if let Event::Progress(progress) = event {
@@ -80,11 +83,14 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
             budget,
             result: result.map_err(|refusal| refusal.to_string()),
         };
-        bar.aside(|| match arguments.json {
-            true => output::print_json(&run_json(&reference, &row)),
-            false => output::print_text(&line(&row, &engine)),
-        })?;
-        rows.push(row);
+        known.insert(run, row);
+        while let Some(row) = known.remove(&rows.len()) {
+            bar.aside(|| match arguments.json {
+                true => output::print_json(&run_json(&reference, &row)),
+                false => output::print_text(&line(&row, &engine)),
+            })?;
+            rows.push(row);
+        }
         Ok(())
     };
     let done = engine.fidelity_each(&reference, &runs, &mut read, &mut found, &stop);

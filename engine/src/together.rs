@@ -36,8 +36,8 @@ pub(crate) struct Planned {
 }
 
 /// What becomes of a run once it has cut the prompt.
-type Then<'a> = dyn FnMut(usize, Result<(Planned, PrefillOutcome), EngineError>) -> Result<(), EngineError>
-    + 'a;
+type Then<'a, E> =
+    dyn FnMut(usize, Result<(Planned, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
     /// Reads `document` with `question` and lets each of `runs` cut it and answer greedily in up to `max_tokens` tokens, as
@@ -74,7 +74,7 @@ impl Engine {
                     }
                     Err(refusal) => Err(refusal),
                 });
-                Ok(())
+                Ok::<(), EngineError>(())
             };
             self.cut_each((&prompt, &rope, room), now, on_event, &mut answer, stop)?;
         }
@@ -86,18 +86,18 @@ impl Engine {
     }
 
     /// Reads `prompt` once for all of `runs` and gives `then` each run's number with what it made of the prompt, or why it refuses.
-    pub(crate) fn cut_each(
+    pub(crate) fn cut_each<E: From<EngineError>>(
         &self,
         (prompt, rope, room): (&Prompt, &RopeTable, usize),
         runs: &[(Method, Budget)],
         on_event: &mut dyn FnMut(Event),
-        then: &mut Then<'_>,
+        then: &mut Then<'_, E>,
         stop: &Stop,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), E> {
         let mut planned = Vec::with_capacity(runs.len());
         for run in runs {
             planned.push(match self.planned(run, &prompt.shape(), room) {
-                Err(error) if !error.is_refusal() => return Err(error),
+                Err(error) if !error.is_refusal() => return Err(error.into()),
                 planned_or_refused => planned_or_refused,
             });
         }
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// A greedy answer over what one method kept.
-    fn answer(
+    pub(crate) fn answer(
         &self,
         rope: &RopeTable,
         policy: &mut dyn Policy,

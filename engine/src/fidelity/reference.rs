@@ -15,10 +15,6 @@ use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, 
 pub struct Reference {
     /// The prompt.
     pub prompt: Prompt,
-    /// The document's text, for reading it again with a method.
-    pub(crate) document: Document,
-    /// The question.
-    pub(crate) question: String,
     /// Longest answer asked for, in tokens.
     pub(crate) max_tokens: usize,
     /// The answer.
@@ -118,8 +114,6 @@ impl Engine {
         let decode_seconds = decoding.saturating_sub(observer.watching).as_secs_f64();
         Ok(Reference {
             prompt,
-            document: document.clone(),
-            question: question.to_owned(),
             max_tokens,
             decode_tokens_per_second: match answer_ids.is_empty() {
                 true => 0.0,

@@ -93,7 +93,7 @@ impl Engine {
 
     /// [`Engine::fidelity`] of several runs, which share readings of the document as those of [`Engine::ask_each`] do; methods that
     /// say something else than the full cache share a second one for their answers. `on_event` hears of readings with the numbers of
-    /// the runs that share them, `on_run` each run in its turn: what it came to, or why the method refuses.
+    /// the runs that share them, `on_run` each run with its number as soon as it is known: what it came to, or why the method refuses.
     ///
     /// # Errors
     /// As [`Engine::ask`], but for refusals; and what `on_run` says.
@@ -114,51 +114,39 @@ impl Engine {
             let now = &left[..self.sharing(left, &prompt.shape(), room)];
             let sharing = told..told + now.len();
             let mut on_event = |event| on_event(sharing.clone(), event);
-            let mut found = Vec::with_capacity(now.len());
-            let mut measure = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
-                found.push(match cut {
-                    Ok((planned, outcome)) => {
-                        Ok(self.beside(reference, &rope, planned, outcome, stop)?)
+            let place = (prompt, &rope, room);
+            let mut others = Vec::new();
+            let mut measure =
+                |which: usize, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+                    let (planned, outcome) = match cut {
+                        Ok(cut) => cut,
+                        Err(refusal) => return on_run(told + which, Err(refusal)),
+                    };
+                    let run = self.beside(reference, &rope, planned, outcome, stop)?;
+                    // Where every likeliest token was the full cache's, so is the answer; only else it is said.
+                    match run.same_answer {
+                        true => on_run(told + which, Ok(run))?,
+                        false => others.push((which, run)),
                     }
-                    Err(refusal) => Err(refusal),
-                });
-                Ok(())
-            };
-            self.cut_each(
-                (prompt, &rope, room),
-                now,
-                &mut on_event,
-                &mut measure,
-                stop,
-            )?;
-            // Where every likeliest token was the full cache's, so is the answer; only else it is said.
-            let other = |run: &Result<MethodRun, EngineError>| {
-                run.as_ref().is_ok_and(|run| !run.same_answer)
-            };
-            let asked: Vec<_> = (now.iter().zip(&found))
-                .filter(|(_, run)| other(run))
-                .map(|(run, _)| run.clone())
+                    Ok(())
+                };
+            self.cut_each(place, now, &mut on_event, &mut measure, stop)?;
+            let asked: Vec<_> = others
+                .iter()
+                .map(|(which, _)| now[*which].clone())
                 .collect();
-            let mut texts = match asked.is_empty() {
-                true => Vec::new(),
-                false => {
-                    let (document, question) = (&reference.document, &reference.question);
-                    let max_tokens = reference.max_tokens;
-                    self.ask_each(document, question, &asked, max_tokens, &mut on_event, stop)?
-                        .texts
-                }
+            let mut others = others.into_iter();
+            let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+                let (which, mut run) = others.next().expect("one for each that was asked");
+                let (mut planned, outcome) = cut?;
+                run.answer = self.answer(&rope, &mut *planned.policy, outcome, room, stop)?;
+                run.same_answer = run.answer == reference.answer;
+                on_run(told + which, Ok(run))
+            };
+            if !asked.is_empty() {
+                self.cut_each(place, &asked, &mut on_event, &mut answer, stop)?;
             }
-            .into_iter();
-            for mut run in found {
-                if other(&run)
-                    && let Ok(run) = &mut run
-                {
-                    run.answer = texts.next().expect("an answer for each that was asked")?;
-                    run.same_answer = run.answer == reference.answer;
-                }
-                on_run(told, run)?;
-                told += 1;
-            }
+            told += now.len();
         }
         Ok(())
     }

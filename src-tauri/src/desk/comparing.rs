@@ -183,7 +183,6 @@ impl Desk {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
-        (comparison.current, comparison.progress) = (Some(run + 1), None);
         self.tell(AppEvent::ComparisonRun {
             comparison: ticket,
             run,

@@ -2,7 +2,7 @@
  * A comparison as a table: which runs are proposed, what stands in each column, how rows are sorted, how long it takes. All figures
  * are the engine's; nothing here draws.
  */
-import type { Choice, Comparison, Facts, MethodFacts, MethodRun, Parameters, RunReport } from './contract'
+import type { Choice, Comparison, Facts, MethodFacts, MethodRun, Parameters, Progress, RunReport } from './contract'
 import { label } from './budget'
 import { bytes, count, duration, rate } from './format'
 import { assignments } from './parameters'
@@ -51,22 +51,32 @@ export function expected(facts: Facts | null, runs: number): [number, number] | 
 }
 
 /** Seconds that are left, by the mean of what has been done; null until something has. */
-export function remaining({ runs, reference, progress, current, sharing }: Comparison): number | null {
+export function remaining(comparison: Comparison): number | null {
+  const { runs, reference, progress, sharing } = comparison
   const done = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
   const times = done.length > 0 ? done : reference ? [reference.seconds / sharing] : []
   if (times.length === 0) return null
   const mean = times.reduce((sum, seconds) => sum + seconds, 0) / times.length
   const left = runs.length - done.length
-  const share =
-    current !== null && progress && progress.tokensTotal > 0 ? progress.tokensDone / progress.tokensTotal : 0
-  return Math.max(0, mean * (left - sharing * Math.min(1, share)))
+  return Math.max(0, mean * (left - goingOn(comparison) * shareOf(progress)))
+}
+
+/** Runs without a result for which the document is being read. */
+function goingOn({ runs, reference, current, sharing }: Comparison): number {
+  if (reference === null) return 1
+  if (current === null) return 0
+  return runs.slice(current, current + sharing).filter((run) => run.result === null).length
+}
+
+function shareOf(progress: Progress | null): number {
+  return progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
 }
 
 /** Share of all runs that is done, the full cache's among them. */
-export function doneShare({ runs, reference, progress, sharing }: Comparison): number {
+export function doneShare(comparison: Comparison): number {
+  const { runs, reference, progress } = comparison
   const done = runs.filter((run) => run.result !== null).length + (reference ? 1 : 0)
-  const now = progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
-  return Math.min(1, (done + sharing * now) / (runs.length + 1))
+  return Math.min(1, (done + goingOn(comparison) * shareOf(progress)) / (runs.length + 1))
 }
 
 export interface Row {

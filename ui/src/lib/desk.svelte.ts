@@ -353,7 +353,8 @@ export class Desk {
         return
       case 'comparisonRun': {
         const runs = before.runs.map((run, i) => (i === event.run ? { ...run, result: event.result } : run))
-        this.comparison = { ...next, runs, current: event.run + 1 }
+        // Others that share the reading are still going on.
+        this.comparison = { ...before, runs }
         this.announcement = `Run ${event.run + 1} of ${runs.length} is done`
         return
       }
