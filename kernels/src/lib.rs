@@ -25,6 +25,8 @@
 
 #![warn(missing_docs)]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod bandwidth;
 mod cache_type;
 mod classes;

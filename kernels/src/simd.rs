@@ -3,7 +3,7 @@
 //! A build for baseline x86-64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled once per
 //! level inside a function that enables that level's instructions ([`by_level`]). No kernel lives in this file.
 //!
-//! `KEPT_SIMD=scalar|avx2|avx512` forces a level at or below what the machine has; anything else is ignored.
+//! `KEPT_SIMD=scalar|avx2|avx512|amx` forces a level at or below what the machine has; anything else is ignored.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -19,13 +19,15 @@ pub enum SimdLevel {
     Avx2,
     /// 16 lanes.
     Avx512,
+    /// And products of matrices in bfloat16, where they pay (`amx.rs`).
+    Amx,
 }
 
 impl SimdLevel {
     /// Every level that this machine can run, lowest first.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
         use SimdLevel::*;
-        let all = [Scalar, Avx2, Avx512].into_iter();
+        let all = [Scalar, Avx2, Avx512, Amx].into_iter();
         all.filter(|&level| level <= highest())
     }
 
@@ -53,7 +55,8 @@ pub fn simd_level() -> SimdLevel {
             let asked = match std::env::var("KEPT_SIMD").as_deref() {
                 Ok("scalar") => SimdLevel::Scalar,
                 Ok("avx2") => SimdLevel::Avx2,
-                _ => SimdLevel::Avx512,
+                Ok("avx512") => SimdLevel::Avx512,
+                _ => SimdLevel::Amx,
             };
             asked.min(highest())
         })
@@ -67,10 +70,12 @@ fn highest() -> SimdLevel {
         && is_x86_feature_detected!("f16c"))
     {
         SimdLevel::Scalar
-    } else if is_x86_feature_detected!("avx512f") {
+    } else if !is_x86_feature_detected!("avx512f") {
+        SimdLevel::Avx2
+    } else if !crate::amx::available() {
         SimdLevel::Avx512
     } else {
-        SimdLevel::Avx2
+        SimdLevel::Amx
     }
 }
 
@@ -342,7 +347,7 @@ macro_rules! by_level {
             match level {
                 // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::SimdLevel::Avx512 => unsafe { avx512$(::<$kind>)?($($argument),*) },
+                $crate::simd::SimdLevel::Avx512 | $crate::simd::SimdLevel::Amx => unsafe { avx512$(::<$kind>)?($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::SimdLevel::Avx2 => unsafe { avx2$(::<$kind>)?($($argument),*) },
