@@ -75,7 +75,7 @@ pub use quantised::QuantisedRows;
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
-pub use window::{Normalise, WindowScores, window_maxima, window_scores};
+pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};
 
 /// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
 ///
