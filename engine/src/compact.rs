@@ -12,12 +12,18 @@
 //! ranks      0  1  2  3  4                            0  1  4  2  3
 //! ```
 
+mod cache;
+mod gather;
+
 use std::ops::Range;
 
 use kept_kernels::{CacheType, RowStore};
 use kept_policies::{Pos, Positions, Retention, Row, Spill};
 
 use crate::classes::Classes;
+
+pub use cache::CompactCache;
+pub(crate) use gather::{EXACT, Gather, Stored};
 
 /// What a method has changed in a layer, for whoever has a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +35,6 @@ pub(crate) enum Changed {
     /// The look-up table.
     Table,
 }
-mod gather;
-
-pub(crate) use gather::{EXACT, Gather, Stored};
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
@@ -362,61 +365,6 @@ impl CompactLayer {
     pub(crate) fn allocated_bytes(&self) -> u64 {
         (self.keys.bytes() + self.values.bytes()) as u64
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
-    }
-}
-
-/// All layers' kept rows, and the position of the next token.
-pub struct CompactCache {
-    pub(crate) layers: Vec<CompactLayer>,
-    /// Position that the next token takes: tokens seen so far, whatever was evicted.
-    pub(crate) next: Pos,
-    pub(crate) reassigned: bool,
-    /// In layers with a window, keys are rotated as if the text had begun here: 0, but after a streamed reading.
-    pub(crate) turned_from: Pos,
-    /// Slots that the largest head was expected to need at most; scratch is made for as many, so that it is as large as was
-    /// announced however the heads share their rows.
-    pub(crate) widest: usize,
-    /// How rows are stored.
-    pub(crate) kind: CacheType,
-}
-
-impl CompactCache {
-    /// Bytes of the kept keys and values.
-    pub fn kv_bytes(&self) -> u64 {
-        self.layers.iter().map(CompactLayer::live_bytes).sum()
-    }
-
-    /// Bytes allocated for rows, positions and ranks, room for the answer included.
-    pub fn allocated_bytes(&self) -> u64 {
-        self.layers.iter().map(CompactLayer::allocated_bytes).sum()
-    }
-
-    /// Bytes of look-up tables, and of what the method keeps beside them.
-    pub fn table_bytes(&self) -> u64 {
-        self.layers.iter().map(CompactLayer::table_bytes).sum()
-    }
-
-    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
-    pub(crate) fn max_entries(&self) -> usize {
-        let entries = self.layers.iter().map(CompactLayer::entry_capacity);
-        entries.max().unwrap_or(0)
-    }
-
-    /// The model's layers, from 0.
-    pub fn layers(&self) -> &[CompactLayer] {
-        &self.layers
-    }
-
-    /// The layers that a method cuts, in its own count: those that attend to every position.
-    pub fn cut_layers(&self) -> impl Iterator<Item = &CompactLayer> {
-        self.layers.iter().filter(|layer| layer.window.is_none())
-    }
-
-    /// Slots of the largest head, over all layers: room for attention scratch.
-    pub(crate) fn max_capacity(&self) -> usize {
-        let heads = |l: &CompactLayer| (0..l.kv_heads()).map(|h| l.keys.capacity(h)).max();
-        let largest = self.layers.iter().filter_map(heads).max();
-        largest.unwrap_or(0).max(self.widest)
     }
 }
 

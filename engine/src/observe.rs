@@ -7,7 +7,7 @@ mod moments;
 
 use kept_kernels::{
     HeadShape, LastRows, Normalise, RowStore, Scale, Stop, Stopped, WindowScores, add_column_sums,
-    log_sum_exp, mark_below_average, window_scores, words,
+    log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
 use kept_policies::{Future, FutureQueries, Ramp};
@@ -47,7 +47,11 @@ impl<'a> LastQueries<'a> {
     ) -> Result<(), Stopped> {
         out.clear();
         out.resize(self.shape.q_heads * self.tokens, 0.0);
-        let task = WindowScores {
+        window_scores(&self.window(queries, weights), out, stop)
+    }
+
+    fn window<'w>(&'w self, queries: &'w [f32], weights: Option<&'w [f32]>) -> WindowScores<'w> {
+        WindowScores {
             shape: self.shape,
             scale: self.scale,
             queries,
@@ -56,8 +60,7 @@ impl<'a> LastQueries<'a> {
             normalise: Normalise::All,
             row_weights: weights,
             log_sum_exp: self.log_sum_exp,
-        };
-        window_scores(&task, out, stop)
+        }
     }
 
     /// Writes `out [q_heads, n]`: what the last rows see, the newest weighing most ([`Ramp`]).
@@ -67,6 +70,24 @@ impl<'a> LastQueries<'a> {
     pub fn ramp(&self, ramp: Ramp, out: &mut Vec<f32>, stop: &Stop) -> Result<(), Stopped> {
         let weights = ramp_weights(ramp);
         self.scores(self.last(ramp.rows), Some(&weights), out, stop)
+    }
+
+    /// The same for the keys `among` alone, ascending and before those rows; 0 for all others.
+    ///
+    /// # Errors
+    /// When `stop` was requested.
+    pub fn ramp_among(
+        &self,
+        ramp: Ramp,
+        among: &[u32],
+        out: &mut Vec<f32>,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let weights = ramp_weights(ramp);
+        out.clear();
+        out.resize(self.shape.q_heads * self.tokens, 0.0);
+        let task = self.window(self.last(ramp.rows), Some(&weights));
+        window_scores_among(&task, among, out, stop)
     }
 
     /// Writes `bits [kv_heads, n, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them, for the last `rows` queries.

@@ -1,20 +1,21 @@
 //! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
+mod buffers;
+mod kept;
+
 use kept_kernels::CacheType;
-use kept_models::{Config, LayerPass, Model};
+use kept_models::Model;
 use kept_policies::{
     ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Ramp, Retention, Window,
 };
 
-use crate::classes::Classes;
-use crate::compact::{EXACT, Stored};
-use crate::observe::QueryMoments;
-use crate::prefill::Repetition;
+use crate::EngineError;
+use crate::compact::Stored;
 use crate::rereading::Rereading;
-use crate::shape::{heads_of, shape_of};
-use crate::turns::Turns;
-use crate::{EngineError, MemoryLedger};
+use crate::shape::shape_of;
+
+pub(crate) use kept::{full_cache_bytes, kept_bytes, places_bytes, window_bytes};
 
 /// What becomes of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,42 +35,6 @@ impl LayerKeeps {
             None => Self::Cut(cut.next().unwrap_or_default()),
         });
         keeps.collect()
-    }
-}
-
-/// Bytes of the keys and values that the layers with a window keep of `tokens` tokens.
-pub(crate) fn window_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
-    let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
-    // Their rows are replaced all the time.
-    (rows * config.kv_heads * 2 * cache.wide().row_bytes(config.head_dim)) as u64
-}
-
-/// Bytes of all keys and values that a model ever needs of `tokens` tokens.
-pub(crate) fn full_cache_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
-    let rows = kept_bytes(tokens, tokens, config.head_dim, cache);
-    (config.full_layers().count() * config.kv_heads * rows) as u64
-        + window_bytes(config, tokens, cache)
-}
-
-/// Bytes of keys and values of one kv head with `capacity` rows, of which `kept` hold tokens of the prompt.
-pub(crate) fn kept_bytes(kept: usize, capacity: usize, head_dim: usize, cache: CacheType) -> usize {
-    let narrow = match cache.is_quantised() {
-        true => kept.saturating_sub(EXACT),
-        false => 0,
-    };
-    let wide = cache.wide().row_bytes(head_dim);
-    2 * (narrow * cache.row_bytes(head_dim) + (capacity - narrow) * wide)
-}
-
-/// Bytes that say where each of `capacity` rows of one kv head lies, of keys and of values, where rows are replaced; arguments as in
-/// [`kept_bytes`].
-pub(crate) fn places_bytes(kept: usize, capacity: usize, cache: CacheType) -> usize {
-    match cache.is_quantised() {
-        true => {
-            let wide = capacity - kept.saturating_sub(EXACT);
-            2 * (capacity + wide) * size_of::<u32>()
-        }
-        false => 0,
     }
 }
 
@@ -345,91 +310,6 @@ impl Sizes {
         self.tokens.max(self.rereading.as_ref().map_or(0, repeated))
     }
 
-    /// Floats of `[rows, width]`: the residual stream of the repetition.
-    pub(crate) fn repetition_residual(&self) -> usize {
-        self.repeated() * self.width
-    }
-
-    /// Floats of the scratch of the repetition, of the rotations of thinned rows, and of what a survey leaves with its method.
-    pub(crate) fn beside(&self) -> usize {
-        let repetition = self.rereading.as_ref().map_or(0, |plan| {
-            Repetition::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
-        });
-        let turns = match self.thins() {
-            true => Turns::floats(self.chunk, self.pairs),
-            false => 0,
-        };
-        // A score and a rank each.
-        let surveyed = match self.surveys {
-            true => 2 * self.shape.layers * self.shape.kv_heads * self.tokens,
-            false => 0,
-        };
-        repetition + turns + surveyed
-    }
-
-    /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.
-    pub(crate) fn residual(&self) -> usize {
-        (self.tokens - self.known) * self.width
-    }
-
-    /// Floats of `[chunk, q_heads, head_dim]`: queries, and attention's output.
-    pub(crate) fn q(&self) -> usize {
-        self.chunk * self.q_width()
-    }
-
-    /// Floats of `[chunk, kv_heads, head_dim]`: keys or values of a chunk.
-    pub(crate) fn kv(&self) -> usize {
-        self.chunk * self.shape.kv_heads * self.shape.head_dim
-    }
-
-    /// Floats of `[w, q_heads, head_dim]`: queries of the largest window.
-    pub(crate) fn window_queries(&self) -> usize {
-        let rows = self.needs.iter().map(Needs::query_rows);
-        rows.max().unwrap_or(0) * self.q_width()
-    }
-
-    /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
-    pub(crate) fn measured(&self) -> usize {
-        let (n, shape) = (self.tokens, &self.shape);
-        let ramp = usize::from(self.needs.iter().any(|needs| needs.ramp.is_some()));
-        let below = self.needs.iter().filter_map(|needs| needs.below).max();
-        let below = below.map_or(0, |rows| {
-            let words = rows.div_ceil(u64::BITS as usize);
-            n * shape.kv_heads * words * 2
-        });
-        let future = self.needs.iter().filter_map(|needs| needs.future);
-        let future = future
-            .map(|f| QueryMoments::floats(heads_of(shape), f.covariance))
-            .max();
-        ramp * n * shape.q_heads + below + future.unwrap_or(0)
-    }
-
-    /// Floats of `[q_heads, n]`: what a window sees.
-    pub(crate) fn window_scores(&self) -> usize {
-        match self.needs.iter().any(|needs| needs.window.is_some()) {
-            true => self.shape.q_heads * self.tokens,
-            false => 0,
-        }
-    }
-
-    /// Floats of `[q_heads, n]`: what all rows see.
-    pub(crate) fn column_sums(&self) -> usize {
-        match self.needs.iter().any(|needs| needs.column_sums) {
-            true => self.shape.q_heads * self.tokens,
-            false => 0,
-        }
-    }
-
-    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see or the last ones do is asked for.
-    pub(crate) fn log_sum_exp(&self) -> usize {
-        let asked =
-            |needs: &Needs| needs.column_sums || needs.window.is_some() || needs.ramp.is_some();
-        match self.needs.iter().any(asked) {
-            true => self.shape.q_heads * self.chunk,
-            false => 0,
-        }
-    }
-
     /// `[kv_heads]`: slots of each head of `layer`, which keeps `retention`. Heads that share a layer's rows unevenly get what
     /// they keep and the same room for the answer; others the layer's capacity.
     pub(crate) fn head_capacities(&self, layer: usize, retention: &Retention) -> Vec<usize> {
@@ -454,20 +334,6 @@ impl Sizes {
         }
     }
 
-    /// Floats of one head's kept rows before they are rounded; 0 where they are not.
-    pub(crate) fn gathered(&self) -> usize {
-        match self.cache {
-            CacheType::F32 => 0,
-            _ => self.max_capacity.min(self.tokens) * self.shape.head_dim,
-        }
-    }
-
-    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
-    pub(crate) fn max_entries(&self) -> usize {
-        let entries = self.tables.iter().flatten().map(|table| table.entries);
-        entries.max().unwrap_or(0)
-    }
-
     /// `[layers]`: rows per kv head that are kept of the prompt.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
         self.rows.iter().map(|rows| self.tokens.min(*rows))
@@ -487,66 +353,5 @@ impl Sizes {
             LayerKeeps::Cut(layer) => self.entering[layer],
             LayerKeeps::Window(_) => self.tokens,
         }
-    }
-
-    /// The ledger as it will stand after reading; `decode` and `rope` are not reading's. Before a survey is settled.
-    pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
-        let float = size_of::<f32>();
-        let row = self.shape.head_dim * 2 * float;
-        // Beside each row its position, and its rank where positions are re-assigned.
-        let beside = match self.positions {
-            Positions::Original => size_of::<u32>(),
-            Positions::Reassigned => 2 * size_of::<u32>(),
-        };
-        let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
-        let (head_dim, cache) = (self.shape.head_dim, self.cache);
-        // And of keys and values the place of each, where rows trade them.
-        let replaced = self.kept().zip(&self.capacities).zip(&self.replaced);
-        let replaced = replaced.filter(|(_, replaced)| **replaced);
-        let places: usize = replaced
-            .map(|((kept, &capacity), _)| places_bytes(kept, capacity, cache))
-            .sum();
-        let places = places * self.shape.kv_heads;
-        let layers = self.kept().zip(&self.capacities);
-        let kept = layers.map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
-        let kept: usize = kept.sum::<usize>() * self.shape.kv_heads;
-        let rings = model.config().windows();
-        let ring_slots: usize = rings.map(|w| w.min(self.tokens + self.room)).sum();
-        let ring_row = kept_bytes(0, 1, head_dim, cache);
-        let rings = ring_slots * self.shape.kv_heads * (ring_row + size_of::<u32>());
-        let chunk = 2 * self.q()
-            + 2 * self.kv()
-            + self.window_queries()
-            + self.window_scores()
-            + self.column_sums()
-            + self.log_sum_exp()
-            + self.measured()
-            + self.gathered()
-            + self.beside();
-        let own = (self.rereading.as_ref()).map_or(0, |plan| Repetition::rows(plan, self.tokens));
-        let kv_heads = self.shape.kv_heads;
-        let tables = self.tables.iter().zip(&self.capacities);
-        let tables = tables.filter_map(|(table, capacity)| {
-            table.map(|table| Classes::bytes_for(table, kv_heads, kv_heads * capacity))
-        });
-        MemoryLedger {
-            tables: tables.sum::<u64>() + self.method,
-            weights: model.weights_bytes(),
-            vocabulary: model.vocabulary_bytes(),
-            prompt: MemoryLedger::prompt_bytes(self.tokens),
-            layer_tiles: self.tiles_bytes(model),
-            layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
-            residual: ((self.residual() + self.repetition_residual()) * float) as u64,
-            activations: (chunk * float) as u64 + LayerPass::bytes_for(model.config(), self.chunk),
-            vault: self.vault,
-            rope: 0,
-            kept_rows: (kept + slots * beside + places + rings) as u64,
-            decode: 0,
-            card: 0,
-        }
-    }
-
-    fn q_width(&self) -> usize {
-        self.shape.q_heads * self.shape.head_dim
     }
 }

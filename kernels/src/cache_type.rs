@@ -18,13 +18,7 @@ use half::f16;
 
 use crate::PackedRows;
 use crate::simd::{Lanes, by_level};
-
-/// Numbers in a block of q8_0 or q4_0.
-const BLOCK: usize = 32;
-/// Bytes of a q8_0 block.
-const Q8_0_BYTES: usize = 2 + BLOCK;
-/// Bytes of a q4_0 block.
-const Q4_0_BYTES: usize = 2 + BLOCK / 2;
+use crate::stored::{self, BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
 /// How rows of a compact cache are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,8 +59,8 @@ impl CacheType {
         match self {
             Self::F32 => head_dim * 4,
             Self::F16 => head_dim * 2,
-            Self::Q8_0 => blocks * Q8_0_BYTES,
-            Self::Q4_0 => blocks * Q4_0_BYTES,
+            Self::Q8_0 => blocks * Bytes::BYTES,
+            Self::Q4_0 => blocks * Nibbles::BYTES,
         }
     }
 
@@ -143,24 +137,55 @@ pub(crate) fn turn(row: &mut [f32]) {
     }
 }
 
-/// As ggml does: the number furthest from zero becomes -8 steps.
+/// How many steps away from zero the number furthest from it may come to lie. Steps reach from -8 to 7: with 9 that number is cut
+/// off, with 7 all others are the coarser.
+const REACHES: [f32; 5] = [8.0, 7.0, 7.5, 8.5, 9.0];
+
+/// Of a few scales the one with the least squared error.
 fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
-    for (numbers, bytes) in row.chunks(BLOCK).zip(bytes.chunks_exact_mut(Q4_0_BYTES)) {
-        let furthest = numbers
-            .iter()
-            .fold(0.0f32, |a, &x| if x.abs() > a.abs() { x } else { a });
-        let scale = f16::from_f32(furthest / -8.0);
-        let step = scale.to_f32();
-        let inverse = if step == 0.0 { 0.0 } else { 1.0 / step };
-        let quant = |i: usize| {
-            let x = numbers.get(i).copied().unwrap_or(0.0);
-            (x * inverse + 8.5).clamp(0.0, 15.0) as u8
+    for (numbers, bytes) in row
+        .chunks(BLOCK)
+        .zip(bytes.chunks_exact_mut(Nibbles::BYTES))
+    {
+        let mut block = [0.0f32; BLOCK];
+        block[..numbers.len()].copy_from_slice(numbers);
+        let furthest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        // The side with one step more is for the number that needs it.
+        let furthest = if block.contains(&furthest) {
+            -furthest
+        } else {
+            furthest
         };
+        let mut best = (f32::INFINITY, f16::ZERO, [0.0; BLOCK]);
+        for reach in REACHES {
+            let scale = f16::from_f32(furthest / reach);
+            let (steps, error) = steps(&block, scale.to_f32());
+            if error < best.0 {
+                best = (error, scale, steps);
+            }
+        }
+        let (_, scale, steps) = best;
         bytes[..2].copy_from_slice(&scale.to_le_bytes());
-        for (i, byte) in bytes[2..].iter_mut().enumerate() {
-            *byte = quant(i) | quant(i + BLOCK / 2) << 4;
+        let (low, high) = steps.split_at(BLOCK / 2);
+        for ((byte, low), high) in bytes[2..].iter_mut().zip(low).zip(high) {
+            *byte = (low + 8.0) as u8 | ((high + 8.0) as u8) << 4;
         }
     }
+}
+
+/// Whole numbers from -8 to 7 that come nearest to a block by this scale, and their squared error.
+fn steps(block: &[f32; BLOCK], scale: f32) -> ([f32; BLOCK], f32) {
+    // Adding it leaves no room for a fraction.
+    const ROUNDER: f32 = 12_582_912.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut sums = [0.0; 4];
+    let mut steps = [0.0; BLOCK];
+    for (i, (x, step)) in block.iter().zip(&mut steps).enumerate() {
+        *step = ((x * inverse + ROUNDER) - ROUNDER).clamp(-8.0, 7.0);
+        let apart = x - *step * scale;
+        sums[i % 4] += apart * apart;
+    }
+    (steps, sums.iter().sum())
 }
 
 by_level! {
@@ -179,46 +204,14 @@ by_level! {
 #[inline(always)]
 pub(crate) unsafe fn unpack_lanes<V: Lanes>(kind: CacheType, bytes: &[u8], row: &mut [f32]) {
     assert_eq!(bytes.len(), kind.row_bytes(row.len()), "bytes of a row");
-    match kind {
-        CacheType::F32 => {
-            for (x, bytes) in row.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *x = f32::from_le_bytes(*bytes);
-            }
-        }
-        CacheType::F16 => {
-            let whole = row.len() - row.len() % V::N;
-            for i in (0..whole).step_by(V::N) {
-                // SAFETY: both cover N numbers from i on; the level is the caller's promise.
-                unsafe {
-                    V::load_halves(bytes.as_ptr().add(2 * i)).store(row.as_mut_ptr().add(i));
-                }
-            }
-            let rest = bytes[2 * whole..].as_chunks::<2>().0;
-            for (x, bytes) in row[whole..].iter_mut().zip(rest) {
-                *x = f16::from_le_bytes(*bytes).to_f32_const();
-            }
-        }
-        CacheType::Q8_0 => {
-            let blocks = bytes.as_chunks::<Q8_0_BYTES>().0;
-            for (numbers, bytes) in row.chunks_mut(BLOCK).zip(blocks) {
-                let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32_const();
-                for (x, byte) in numbers.iter_mut().zip(&bytes[2..]) {
-                    *x = f32::from(byte.cast_signed()) * scale;
-                }
-            }
-        }
-        CacheType::Q4_0 => {
-            let blocks = bytes.as_chunks::<Q4_0_BYTES>().0;
-            for (numbers, bytes) in row.chunks_mut(BLOCK).zip(blocks) {
-                let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32_const();
-                let (low, high) = numbers.split_at_mut(numbers.len().min(BLOCK / 2));
-                for (x, byte) in low.iter_mut().zip(&bytes[2..]) {
-                    *x = (f32::from(byte & 15) - 8.0) * scale;
-                }
-                for (x, byte) in high.iter_mut().zip(&bytes[2..]) {
-                    *x = (f32::from(byte >> 4) - 8.0) * scale;
-                }
-            }
+    let bytes = bytes.as_ptr();
+    // SAFETY: the lengths fit; the level is the caller's promise.
+    unsafe {
+        match kind {
+            CacheType::F32 => stored::unpack::<V, Floats>(bytes, row),
+            CacheType::F16 => stored::unpack::<V, Halves>(bytes, row),
+            CacheType::Q8_0 => stored::unpack::<V, Bytes>(bytes, row),
+            CacheType::Q4_0 => stored::unpack::<V, Nibbles>(bytes, row),
         }
     }
 }

@@ -11,10 +11,11 @@
 //! Keys stored before RoPE are turned to each entry's rank as they are read: then there is one product per entry, and still one
 //! row of values per class. A row that no entry reads has no mass: it takes no part.
 
-use crate::decode::{ROWS, UNPACKED};
+use crate::decode::UNPACKED;
 use crate::elementwise::{rotate_row, soft_cap_lanes};
+use crate::heads::{Logits, add_heads, dot_heads};
 use crate::simd::{Lanes, by_level, simd_level};
-use crate::span::{Logits, add_heads, dot_heads, softmax_row, unpack_row};
+use crate::span::{softmax_row, unpack_row};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{CacheType, HeadShape, Pairing, RowStore, Scale};
 
@@ -136,7 +137,7 @@ pub struct ClassScratch {
     probabilities: Vec<f32>,
     /// First dot products, then mass. `[q_heads, max_rows]`
     classes: Vec<f32>,
-    /// Rows taken out of packed stores, keys turned to their rank. `[kv_heads, UNPACKED, head_dim]`
+    /// Keys turned to their rank. `[kv_heads, UNPACKED, head_dim]`
     rows: Vec<f32>,
 }
 
@@ -224,32 +225,22 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
     let (table, lengths) = task.table(h);
     let rows = task.rows[h];
     let queries = &task.query[h * group * dim..][..group * dim];
-    let plain = task.keys.cache_type() == CacheType::F32;
     let entry_stride = part.probabilities.len() / group;
     let class_stride = part.classes.len() / group;
     let shape = (group, dim, task.scale.factor);
-    // SAFETY: four key pointers within the head's rows, as many results as are written; lengths were checked.
+    // SAFETY: pointers to the head's rows, as many results as are written; lengths were checked, and that rows are f32 or f16.
     unsafe {
         match &task.rotation {
             None => {
-                for first in (0..rows).step_by(ROWS) {
-                    let row = |i: usize| (first + i).min(rows - 1);
-                    let keys = match plain {
-                        true => std::array::from_fn(|i| task.keys.row(h, row(i)).as_ptr()),
-                        false => {
-                            for (i, target) in
-                                part.rows.chunks_exact_mut(dim).take(ROWS).enumerate()
-                            {
-                                unpack_row::<V>(task.keys, h, row(i), target);
-                            }
-                            std::array::from_fn(|i| part.rows[i * dim..].as_ptr())
-                        }
-                    };
+                let mut row = 0;
+                while row < rows {
+                    let run = task.keys.run(h, row..rows);
                     let dots = Logits {
-                        start: part.classes.as_mut_ptr().add(first),
+                        start: part.classes.as_mut_ptr().add(row),
                         stride: class_stride,
                     };
-                    dot_heads::<V, _>(shape, ROWS.min(rows - first), keys, queries, dots);
+                    dot_heads(V::LEVEL, run.kind, shape, run.starts(), queries, dots);
+                    row += run.rows;
                 }
                 for g in 0..group {
                     let dots = &part.classes[g * class_stride..][..rows];
@@ -261,25 +252,29 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
             }
             Some(rotation) => {
                 let columns = rotation.rope_dim / 2;
-                for first in (0..table.len()).step_by(ROWS) {
-                    let count = ROWS.min(table.len() - first);
-                    for (i, target) in part.rows.chunks_exact_mut(dim).take(ROWS).enumerate() {
-                        let rank = (first + i).min(table.len() - 1);
-                        let row = table[rank] as usize;
-                        match plain {
-                            true => target.copy_from_slice(task.keys.row(h, row)),
-                            false => unpack_row::<V>(task.keys, h, row, target),
-                        }
+                for first in (0..table.len()).step_by(UNPACKED) {
+                    let count = UNPACKED.min(table.len() - first);
+                    for (i, target) in part.rows.chunks_exact_mut(dim).take(count).enumerate() {
+                        let rank = first + i;
+                        unpack_row::<V>(task.keys, h, table[rank] as usize, target);
                         let angles = rank * columns..(rank + 1) * columns;
                         let (cos, sin) = (&rotation.cos[angles.clone()], &rotation.sin[angles]);
                         rotate_row(target, cos, sin, rotation.pairing);
                     }
-                    let keys = std::array::from_fn(|i| part.rows[i * dim..].as_ptr());
+                    let keys: [*const u8; UNPACKED] =
+                        std::array::from_fn(|i| part.rows[i * dim..].as_ptr().cast());
                     let logits = Logits {
                         start: part.probabilities.as_mut_ptr().add(first),
                         stride: entry_stride,
                     };
-                    dot_heads::<V, _>(shape, count, keys, queries, logits);
+                    dot_heads(
+                        V::LEVEL,
+                        CacheType::F32,
+                        shape,
+                        &keys[..count],
+                        queries,
+                        logits,
+                    );
                 }
                 for row in part.probabilities.chunks_exact_mut(entry_stride) {
                     row.iter_mut().zip(lengths).for_each(|(l, k)| *l *= k);
@@ -300,27 +295,22 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut
             }
         }
         part.out.fill(0.0);
-        let step = match plain {
-            true => rows,
-            false => UNPACKED,
-        };
-        for first in (0..rows).step_by(step) {
-            let count = step.min(rows - first);
+        let mut row = 0;
+        while row < rows {
+            let run = task.values.run(h, row..rows);
             let mass = Logits {
-                start: part.classes.as_mut_ptr().add(first),
+                start: part.classes.as_mut_ptr().add(row),
                 stride: class_stride,
             };
-            let values = match plain {
-                true => &task.values.head(h)[..rows * dim],
-                false => {
-                    let target = &mut part.rows[..count * dim];
-                    for (r, target) in target.chunks_exact_mut(dim).enumerate() {
-                        unpack_row::<V>(task.values, h, first + r, target);
-                    }
-                    &part.rows[..count * dim]
-                }
-            };
-            add_heads::<V, _>((count, group, dim), values, mass, part.out);
+            add_heads(
+                V::LEVEL,
+                run.kind,
+                (group, dim),
+                run.starts(),
+                mass,
+                part.out,
+            );
+            row += run.rows;
         }
     }
 }

@@ -4,8 +4,10 @@
 //! Writing the new token's own key and value into its row is done before, by the caller.
 
 use crate::cache_type::turn;
+use crate::heads::Logits;
+use crate::rows::RUN;
 use crate::simd::simd_level;
-use crate::span::{Logits, attend};
+use crate::span::attend;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, Pairing, RowStore, Scale};
 
@@ -16,13 +18,7 @@ const SPAN: usize = 128;
 /// number of threads, so that answers do not either.
 const SPANS: usize = 64;
 
-/// Rows of values that stay in the first cache levels while all heads of the group and all columns pass over them.
-pub(crate) const BLOCK: usize = 64;
-
-/// Rows whose dot products are summed across lanes together.
-pub(crate) const ROWS: usize = 4;
-
-/// Rows that are taken out of packed stores at a time: as many as stay in the first cache with the queries.
+/// Keys that are taken out of their store and rotated at a time: as many as stay in the first cache with the queries.
 pub(crate) const UNPACKED: usize = 16;
 
 /// Multiplications below which waking the other threads costs more than it saves.
@@ -143,7 +139,7 @@ pub(crate) struct Span {
 }
 
 /// What one span leaves behind, for each head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
-/// values weighted by these; and room for rows that are unpacked, and keys that are rotated, as they are read.
+/// values weighted by these; and room for keys that are rotated as they are read.
 pub(crate) struct Partial<'a> {
     /// `[group]`
     pub max: &'a mut [f32],
@@ -175,7 +171,7 @@ impl<'a> Partial<'a> {
 
 /// Rows per span of a head with `rows` rows.
 fn span_rows(rows: usize) -> usize {
-    rows.div_ceil(SPANS).next_multiple_of(BLOCK).max(SPAN)
+    rows.div_ceil(SPANS).next_multiple_of(RUN).max(SPAN)
 }
 
 impl DecodeScratch {

@@ -6,11 +6,11 @@
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
 //! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
 //!   of them gives it.
-//! - `pass.rs`: one pass of rows over keys, for these and the next.
 //! - `measure.rs`: [`add_column_sums`], the attention that each token gets from all rows, [`mark_below_average`], which rows gave it
 //!   little, and [`log_sum_exp`].
 //! - `pass.rs`: one pass of some rows over some keys, for these two.
-//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows.
+//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops, `stored.rs`: how rows
+//!   of each type come into registers.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
@@ -25,12 +25,15 @@
 
 #![warn(missing_docs)]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod bandwidth;
 mod cache_type;
 mod classes;
 mod counting;
 mod decode;
 mod elementwise;
+mod heads;
 pub mod mapped;
 mod measure;
 mod packed;
@@ -44,6 +47,7 @@ mod rows;
 mod simd;
 mod span;
 mod stop;
+mod stored;
 pub mod threads;
 mod window;
 #[cfg(target_arch = "x86_64")]
@@ -71,7 +75,7 @@ pub use quantised::QuantisedRows;
 pub use rows::{RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
-pub use window::{Normalise, WindowScores, window_maxima, window_scores};
+pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};
 
 /// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
 ///

@@ -96,6 +96,7 @@ pub fn add_column_sums(
     );
     stop.check()?;
     let pass = Pass::Add {
+        among: None,
         log_sum_exp,
         row_weight: 1.0,
         stride: columns,

@@ -11,6 +11,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::CacheType;
 use crate::threads::{SharedMut, for_each_range};
 
 /// Numbers in a q8_0 block.
@@ -98,10 +99,7 @@ impl PackedRows {
                 // SAFETY: each item is handed out once, and its rows are its own.
                 let to = unsafe { out.part(first * head_dim..(first + count) * head_dim) };
                 for (bytes, row) in from.zip(to.chunks_exact_mut(head_dim)) {
-                    match self {
-                        PackedRows::F16 => unpack_f16(bytes, row),
-                        PackedRows::Q8_0 => unpack_q8_0(bytes, row),
-                    }
+                    self.unpack_row(bytes, row);
                 }
             }
         });
@@ -115,20 +113,20 @@ impl PackedRows {
         }
     }
 
+    /// Writes the row in `bytes`, at the level of the machine.
+    fn unpack_row(self, bytes: &[u8], row: &mut [f32]) {
+        match self {
+            PackedRows::F16 => CacheType::F16.read(bytes, row),
+            PackedRows::Q8_0 => CacheType::Q8_0.read(bytes, row),
+        }
+    }
+
     /// Replaces numbers by what they are after packing and unpacking.
     pub fn round(self, rows: &mut [f32], head_dim: usize) {
         let mut packed = vec![0; self.row_bytes(head_dim)];
         for row in rows.chunks_exact_mut(head_dim) {
-            match self {
-                PackedRows::F16 => {
-                    pack_f16(row, &mut packed);
-                    unpack_f16(&packed, row);
-                }
-                PackedRows::Q8_0 => {
-                    pack_q8_0(row, &mut packed);
-                    unpack_q8_0(&packed, row);
-                }
-            }
+            self.pack_row(row, &mut packed);
+            self.unpack_row(&packed, row);
         }
     }
 }
@@ -147,17 +145,6 @@ fn pack_f16(row: &[f32], out: &mut [u8]) {
     }
 }
 
-fn unpack_f16(bytes: &[u8], row: &mut [f32]) {
-    let mut halves = [f16::ZERO; HALVES];
-    for (bytes, numbers) in bytes.chunks(2 * HALVES).zip(row.chunks_mut(HALVES)) {
-        let halves = &mut halves[..numbers.len()];
-        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
-            *half = f16::from_le_bytes(*bytes);
-        }
-        halves.convert_to_f32_slice(numbers);
-    }
-}
-
 /// As ggml does: the largest number of a block becomes 127, and the scale is rounded to f16.
 fn pack_q8_0(row: &[f32], out: &mut [u8]) {
     for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
@@ -169,15 +156,6 @@ fn pack_q8_0(row: &[f32], out: &mut [u8]) {
         for (i, out) in body.iter_mut().enumerate() {
             let x = numbers.get(i).map_or(0.0, |x| (x * inverse).round());
             *out = (x as i8).cast_unsigned();
-        }
-    }
-}
-
-fn unpack_q8_0(bytes: &[u8], row: &mut [f32]) {
-    for (bytes, numbers) in bytes.chunks_exact(BLOCK_BYTES).zip(row.chunks_mut(BLOCK)) {
-        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
-        for (x, byte) in numbers.iter_mut().zip(&bytes[2..]) {
-            *x = f32::from(byte.cast_signed()) * scale;
         }
     }
 }

@@ -35,7 +35,8 @@ impl Rows {
     /// f32 of scratch, enough for vectors of any level.
     pub(crate) fn scratch(&self, shape: &HeadShape) -> usize {
         let lanes = self.rows.next_multiple_of(WIDEST);
-        (shape.head_dim + 4) * lanes * shape.group() + (2 * TILE + 1) * lanes
+        let tiles = (2 * TILE + 1) * lanes + TILE * shape.head_dim;
+        (shape.head_dim + 4) * lanes * shape.group() + tiles
     }
 }
 
@@ -64,8 +65,10 @@ pub(crate) enum Pass<'a> {
         sum: SharedMut<'a, f32>,
     },
     /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and `row_weight`
-    /// counts where the task names no weights.
+    /// counts where the task names no weights. With `among` these keys alone are visited, all of which every row sees: key and column i
+    /// are then number `among[i]`.
     Add {
+        among: Option<&'a [u32]>,
         log_sum_exp: &'a [f32],
         row_weight: f32,
         stride: usize,
@@ -128,8 +131,18 @@ unsafe fn visit_span_lanes<V: Lanes>(
         all,
         all,
         TILE * lanes,
+        TILE * head_dim,
     ];
-    let [queries, logits, visible, level, share, keep, together] = split(scratch, sizes);
+    let [
+        queries,
+        logits,
+        visible,
+        level,
+        share,
+        keep,
+        together,
+        gathered,
+    ] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond the rows stay harmless
     level.fill(match pass {
         Pass::Measure { .. } => UNSEEN,
@@ -174,19 +187,36 @@ unsafe fn visit_span_lanes<V: Lanes>(
     }
     let keys = task.keys.head(rows.kv_head);
     let last_row = rows.first + rows.rows - 1;
-    let end = columns.end.min(task.last_key(last_row) + 1);
+    let among = match pass {
+        Pass::Add { among, .. } => *among,
+        _ => None,
+    };
+    let end = match among {
+        Some(_) => columns.end,
+        None => columns.end.min(task.last_key(last_row) + 1),
+    };
     for tile in (columns.start..end).step_by(TILE) {
         if stop.is_requested() {
             return;
         }
         let count = TILE.min(end - tile);
-        let causal = task.last_key(rows.first) < tile + count - 1;
+        let causal = among.is_none() && task.last_key(rows.first) < tile + count - 1;
         for (r, visible) in visible.iter_mut().enumerate() {
             // Negative when the whole tile lies after the row; exact in f32 below 2^24.
             *visible = task.last_key((rows.first + r).min(last_row)) as f32 - tile as f32;
         }
+        let tile_keys = match among {
+            Some(among) => {
+                let numbers = among[tile..tile + count].iter();
+                for (to, &number) in gathered.chunks_exact_mut(head_dim).zip(numbers) {
+                    to.copy_from_slice(&keys[number as usize * head_dim..][..head_dim]);
+                }
+                &*gathered
+            }
+            None => &keys[tile * head_dim..],
+        };
         let left = Strided {
-            start: keys[tile * head_dim..].as_ptr(),
+            start: tile_keys.as_ptr(),
             row_stride: head_dim,
             step_stride: 1,
         };

@@ -3,18 +3,140 @@
 //! Not for answering token by token (see `decode.rs`), and it knows nothing of compression: the rows of the stores are
 //! the positions of the text.
 
+use std::marker::PhantomData;
+
+#[cfg(target_arch = "x86_64")]
+use crate::amx::{Configured, Tiles};
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
     PANEL, Running, Strided, TILE, UNSEEN, WIDEST, hide_before, pack_lane, product, softmax_tile,
     split, with_scratch,
 };
-use crate::simd::{Lanes, by_level, simd_level};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::SimdLevel;
+use crate::simd::{Lanes, Portable, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
-/// Lanes (query rows x heads of the group) that one work item holds: each tile of keys and values comes from memory
-/// once for all of them, and queries, outputs and one tile fit a second-level cache of 512 KiB at head_dim 128.
-const LANES: usize = 128;
+/// The two products of attention over one tile of keys and values.
+pub(crate) trait Products: Sized {
+    /// For what happens between them.
+    type V: Lanes;
+    /// Lanes (query rows x heads of the group) that one work item holds.
+    const LANES: usize;
+    /// Lanes of a panel are a multiple of it.
+    const WIDTH: usize;
+
+    /// Numbers of a row as they are multiplied: `head_dim`, filled up.
+    fn dims(head_dim: usize) -> usize;
+
+    /// f32 of scratch that a tile needs.
+    fn room(head_dim: usize) -> usize;
+
+    /// Writes one query, times `scale`, to a lane of a panel of zeros, `dims` numbers for each of `width` lanes.
+    ///
+    /// # Safety
+    /// As drawn in `panel.rs`; runs at the level of `V`.
+    unsafe fn pack_query(query: &[f32], scale: f32, panel: *mut f32, width: usize, lane: usize);
+
+    /// The tile of `keys` and `values [rows, head_dim]`, at most [`TILE`] rows.
+    ///
+    /// # Safety
+    /// Runs at the level of `V`; the slices outlive it.
+    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, room: &mut [f32]) -> Self;
+
+    /// `logits [rows][width]`: the first `rows` keys times a panel of queries.
+    ///
+    /// # Safety
+    /// `logits` has room for a whole tile; runs at the level of `V`.
+    unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32);
+
+    /// `sums [dims][width] = sums * keep + values of the first rows * weights [rows][width]`.
+    ///
+    /// # Safety
+    /// Pointers cover as much; runs at the level of `V`.
+    unsafe fn add(
+        &self,
+        rows: usize,
+        width: usize,
+        weights: *const f32,
+        keep: *const f32,
+        sums: *mut f32,
+    );
+}
+
+/// Fused multiply-adds of the rows where they lie.
+struct Fused<V> {
+    /// `[_, head_dim]`
+    keys: *const f32,
+    /// `[_, head_dim]`
+    values: *const f32,
+    head_dim: usize,
+    level: PhantomData<V>,
+}
+
+impl<V: Lanes> Products for Fused<V> {
+    type V = V;
+    // Each tile of keys and values comes from memory once for all of them, and queries, outputs and one tile fit a second-level cache
+    // of 512 KiB at head_dim 128.
+    const LANES: usize = 128;
+    const WIDTH: usize = V::N;
+
+    fn dims(head_dim: usize) -> usize {
+        head_dim
+    }
+
+    fn room(_: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn pack_query(query: &[f32], scale: f32, panel: *mut f32, width: usize, lane: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { pack_lane(query, scale, panel, width, lane) };
+    }
+
+    #[inline(always)]
+    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, _: &mut [f32]) -> Self {
+        Self {
+            keys: keys.as_ptr(),
+            values: values.as_ptr(),
+            head_dim,
+            level: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32) {
+        let keys = Strided {
+            start: self.keys,
+            row_stride: self.head_dim,
+            step_stride: 1,
+        };
+        let shape = (rows, self.head_dim, width / V::N);
+        // SAFETY: the caller's promise.
+        unsafe { product::<V>(shape, keys, queries, None, logits) };
+    }
+
+    #[inline(always)]
+    unsafe fn add(
+        &self,
+        rows: usize,
+        width: usize,
+        weights: *const f32,
+        keep: *const f32,
+        sums: *mut f32,
+    ) {
+        let turned = Strided {
+            start: self.values,
+            row_stride: 1,
+            step_stride: self.head_dim,
+        };
+        let shape = (self.head_dim, rows, width / V::N);
+        // SAFETY: the caller's promise.
+        unsafe { product::<V>(shape, turned, weights, Some(keep), sums) };
+    }
+}
 
 /// Attention of the prompt rows `first..first + rows` over positions `0..=` their own, or over the last `window` of them.
 ///
@@ -83,15 +205,37 @@ pub fn prefill_attention(
 ) -> Result<(), Stopped> {
     task.check(out, log_sum_exp.as_deref());
     stop.check()?;
-    let shape = &task.shape;
-    let rows = task.rows();
-    let block = LANES.div_ceil(shape.group()).min(rows.max(1));
-    let blocks = rows.div_ceil(block);
-    let level = simd_level();
     let outputs = Outputs {
         out: SharedMut::new(out),
         log_sum_exp: log_sum_exp.map(SharedMut::new),
     };
+    let level = simd_level();
+    #[cfg(target_arch = "x86_64")]
+    if level == SimdLevel::Amx {
+        for_each_item::<Tiles>(task, |item, scratch| {
+            // SAFETY: as below; the level has the matrix unit.
+            unsafe { attend_tiles(task, item, &outputs, stop, scratch) }
+        });
+        return stop.check();
+    }
+    // Most lanes of all levels are the same.
+    for_each_item::<Fused<Portable>>(task, |item, scratch| {
+        // SAFETY: `level` was detected; items cover disjoint (kv head, rows) of the outputs, whose sizes are checked; the scratch has the
+        // item's size.
+        unsafe { attend(level, task, item, &outputs, stop, scratch) }
+    });
+    // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    stop.check()
+}
+
+/// Runs `work` on every item, with its scratch.
+fn for_each_item<P: Products>(
+    task: &PrefillAttention<'_>,
+    work: impl Fn(&Item, &mut [f32]) + Sync,
+) {
+    let (shape, rows) = (&task.shape, task.rows());
+    let block = P::LANES.div_ceil(shape.group()).min(rows.max(1));
+    let blocks = rows.div_ceil(block);
     for_each_range(blocks * shape.kv_heads, |items| {
         for item in items {
             // The last block sees the most keys: longest items first, so that no thread ends long after the others.
@@ -101,15 +245,9 @@ pub fn prefill_attention(
                 start,
                 rows: block.min(rows - start),
             };
-            with_scratch(item.scratch(shape), |scratch| {
-                // SAFETY: `level` was detected; items cover disjoint (kv head, rows) of the outputs, whose sizes are
-                // checked; the scratch has the item's size.
-                unsafe { attend(level, task, &item, &outputs, stop, scratch) }
-            });
+            with_scratch(item.scratch::<P>(shape), |scratch| work(&item, scratch));
         }
     });
-    // Whoever saw the flag left its item unfinished, and a flag stays raised.
-    stop.check()
 }
 
 /// Query rows `start..start + rows` of the chunk, with all query heads of `kv_head`.
@@ -121,9 +259,10 @@ struct Item {
 
 impl Item {
     /// f32 of scratch, enough for vectors of any level.
-    fn scratch(&self, shape: &HeadShape) -> usize {
-        let lanes = (self.rows * shape.group()).next_multiple_of(WIDEST);
-        2 * shape.head_dim * lanes + TILE * lanes.min(PANEL) + 4 * lanes
+    fn scratch<P: Products>(&self, shape: &HeadShape) -> usize {
+        let lanes = (self.rows * shape.group()).next_multiple_of(P::WIDTH.max(WIDEST));
+        let dims = P::dims(shape.head_dim);
+        2 * dims * lanes + TILE * lanes.min(PANEL) + 4 * lanes + P::room(shape.head_dim)
     }
 }
 
@@ -137,13 +276,43 @@ struct Outputs<'a> {
 by_level! {
     /// # Safety
     /// The level's instructions exist, and no other thread writes the item's rows and heads.
-    unsafe fn attend(task: &PrefillAttention<'_>, item: &Item, outputs: &Outputs<'_>, stop: &Stop, scratch: &mut [f32]) = attend_lanes;
+    unsafe fn attend(task: &PrefillAttention<'_>, item: &Item, outputs: &Outputs<'_>, stop: &Stop, scratch: &mut [f32]) = attend_fused;
+}
+
+#[inline(always)]
+unsafe fn attend_fused<V: Lanes>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    outputs: &Outputs<'_>,
+    stop: &Stop,
+    scratch: &mut [f32],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { attend_lanes::<Fused<V>>(task, item, outputs, stop, scratch) };
+}
+
+/// # Safety
+/// The processor has AVX-512 and the matrix unit, and no other thread writes the item's rows and heads.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn attend_tiles(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    outputs: &Outputs<'_>,
+    stop: &Stop,
+    scratch: &mut [f32],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let _configured = Configured::new();
+        attend_lanes::<Tiles>(task, item, outputs, stop, scratch);
+    }
 }
 
 /// Lane `r * group + g` holds row `start + r` of head `g` of the group, so that lanes ascend in position and the first
 /// panels can skip the last tiles.
 #[inline(always)]
-unsafe fn attend_lanes<V: Lanes>(
+unsafe fn attend_lanes<P: Products>(
     task: &PrefillAttention<'_>,
     item: &Item,
     outputs: &Outputs<'_>,
@@ -153,20 +322,22 @@ unsafe fn attend_lanes<V: Lanes>(
     let HeadShape { head_dim, .. } = task.shape;
     let group = task.shape.group();
     let used = item.rows * group;
-    let lanes = used.next_multiple_of(V::N);
-    let panel_lanes = V::ACROSS * V::N;
+    let lanes = used.next_multiple_of(P::WIDTH);
+    let panel_lanes = P::V::ACROSS * P::V::N;
+    let dims = P::dims(head_dim);
     let (keys, values) = (task.keys.head(item.kv_head), task.values.head(item.kv_head));
     // Panel p starts at lane p * panel_lanes of each of these; the last one may be narrower.
     let sizes = [
-        head_dim * lanes,
-        head_dim * lanes,
+        dims * lanes,
+        dims * lanes,
         TILE * panel_lanes.min(lanes),
+        P::room(head_dim),
         lanes,
         lanes,
         lanes,
         lanes,
     ];
-    let [queries, sums, logits, max, sum, keep, visible] = split(scratch, sizes);
+    let [queries, sums, logits, room, max, sum, keep, visible] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond `used` stay harmless
     sums.fill(0.0);
     max.fill(UNSEEN);
@@ -179,15 +350,10 @@ unsafe fn attend_lanes<V: Lanes>(
         let query = &task.queries[(row * task.shape.q_heads + h) * head_dim..][..head_dim];
         let first = lane / panel_lanes * panel_lanes;
         let width = panel_lanes.min(lanes - first);
-        // SAFETY: the panel `[head_dim][width]` starts at element `head_dim * first` of `queries`.
+        // SAFETY: the panel, `dims` numbers for `width` lanes, starts at element `dims * first` of `queries`.
         unsafe {
-            pack_lane(
-                query,
-                task.scale.factor,
-                queries[head_dim * first..].as_mut_ptr(),
-                width,
-                lane - first,
-            );
+            let panel = queries[dims * first..].as_mut_ptr();
+            P::pack_query(query, task.scale.factor, panel, width, lane - first);
         }
     }
     let position = |lane: usize| task.first + item.start + lane.min(used - 1) / group;
@@ -196,6 +362,10 @@ unsafe fn attend_lanes<V: Lanes>(
         if stop.is_requested() {
             return;
         }
+        let rows = TILE.min(position(used - 1) + 1 - tile);
+        let part = tile * head_dim..(tile + rows) * head_dim;
+        // SAFETY: the level is the caller's promise.
+        let products = unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, room) };
         for first in (0..lanes).step_by(panel_lanes) {
             let width = panel_lanes.min(lanes - first);
             let last = position(first + width - 1);
@@ -205,7 +375,7 @@ unsafe fn attend_lanes<V: Lanes>(
             if task.first_seen(position(first)) >= tile + TILE {
                 continue;
             }
-            let (rows, across) = (TILE.min(last + 1 - tile), width / V::N);
+            let rows = TILE.min(last + 1 - tile);
             let visible = &mut visible[first..first + width];
             let causal = position(first) < tile + rows - 1;
             if causal {
@@ -214,37 +384,19 @@ unsafe fn attend_lanes<V: Lanes>(
                     *visible = position(first + lane) as f32 - tile as f32;
                 }
             }
-            let key_tile = &keys[tile * head_dim..(tile + rows) * head_dim];
-            let value_tile = &values[tile * head_dim..(tile + rows) * head_dim];
             let running = Running {
                 max: max[first..].as_mut_ptr(),
                 sum: sum[first..].as_mut_ptr(),
                 keep: keep[first..].as_mut_ptr(),
             };
-            let left = Strided {
-                start: key_tile.as_ptr(),
-                row_stride: head_dim,
-                step_stride: 1,
-            };
-            let turned = Strided {
-                start: value_tile.as_ptr(),
-                row_stride: 1,
-                step_stride: head_dim,
-            };
-            let panel = queries[head_dim * first..].as_ptr();
-            let target = sums[head_dim * first..].as_mut_ptr();
+            let panel = queries[dims * first..].as_ptr();
+            let target = sums[dims * first..].as_mut_ptr();
             // SAFETY: sizes as drawn in `panel.rs`; the level is the caller's promise.
             unsafe {
-                product::<V>(
-                    (rows, head_dim, across),
-                    left,
-                    panel,
-                    None,
-                    logits.as_mut_ptr(),
-                );
+                products.dots(rows, width, panel, logits.as_mut_ptr());
                 let tile_logits = &mut logits[..rows * width];
                 if let Some(cap) = task.scale.cap {
-                    soft_cap_lanes::<V>(tile_logits, cap);
+                    soft_cap_lanes::<P::V>(tile_logits, cap);
                 }
                 if task.first_seen(last) > tile {
                     let seen =
@@ -252,14 +404,9 @@ unsafe fn attend_lanes<V: Lanes>(
                     hide_before(tile_logits, width, seen);
                 }
                 let visible = causal.then_some(visible.as_ptr());
-                softmax_tile::<V>(rows, across, logits.as_mut_ptr(), visible, running);
-                product::<V>(
-                    (head_dim, rows, across),
-                    turned,
-                    logits.as_ptr(),
-                    Some(running.keep),
-                    target,
-                );
+                let across = width / P::V::N;
+                softmax_tile::<P::V>(rows, across, logits.as_mut_ptr(), visible, running);
+                products.add(rows, width, logits.as_ptr(), running.keep, target);
             }
         }
     }
@@ -275,7 +422,7 @@ unsafe fn attend_lanes<V: Lanes>(
         let out = unsafe { outputs.out.part(at..at + head_dim) };
         let factor = 1.0 / sum[lane];
         for (i, out) in out.iter_mut().enumerate() {
-            *out = sums[head_dim * first + i * width + lane - first] * factor;
+            *out = sums[dims * first + i * width + lane - first] * factor;
         }
         if let Some(log_sum_exp) = &outputs.log_sum_exp {
             let at = h * task.rows() + row;

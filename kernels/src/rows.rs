@@ -15,6 +15,8 @@
 //! replaced (`replaced`), a row need not lie in the place of its number: so a row that is to be narrow from now on gives its wide place
 //! to another ([`RowStore::trade`]), and no row ever changes its number.
 
+use std::ops::Range;
+
 use crate::cache_type::turn;
 use crate::{CacheType, row_length};
 
@@ -28,6 +30,26 @@ pub struct RowStore {
     head_dim: usize,
     /// `first_rows[h]..first_rows[h + 1]` are the rows of head `h`, counted over all heads. `[kv_heads + 1]`
     first_rows: Vec<usize>,
+}
+
+/// Most rows of a [`Run`].
+pub(crate) const RUN: usize = 64;
+
+/// Rows that are stored in the same way.
+pub(crate) struct Run {
+    pub kind: CacheType,
+    /// At least 1, where any were asked for.
+    pub rows: usize,
+    /// Where the first `rows` begin; the store is not to change meanwhile.
+    starts: [*const u8; RUN],
+}
+
+impl Run {
+    /// `[rows]`
+    #[inline(always)]
+    pub fn starts(&self) -> &[*const u8] {
+        &self.starts[..self.rows]
+    }
 }
 
 /// Rows as bytes.
@@ -83,7 +105,7 @@ impl Packed {
         head_dim: usize,
         h: usize,
         r: usize,
-    ) -> (CacheType, std::ops::Range<usize>) {
+    ) -> (CacheType, Range<usize>) {
         let r = match self.places.is_empty() {
             true => r,
             false => self.places[first + r] as usize,
@@ -182,13 +204,33 @@ impl RowStore {
         Some((kind, &packed.bytes[place]))
     }
 
-    /// All rows of head `h` in half precision, `[capacity, head_dim]`, where all of the store's are.
+    /// Where the first rows of `rows` of head `h` lie, as many as are stored in the same way, at most [`RUN`].
     #[inline(always)]
-    pub(crate) fn halves(&self, h: usize) -> Option<&[[u8; 2]]> {
-        let packed = self.packed.as_ref()?;
-        let bytes = self.capacity(h) * packed.kind.row_bytes(self.head_dim);
-        (packed.kind == CacheType::F16)
-            .then(|| packed.bytes[packed.starts[h]..][..bytes].as_chunks().0)
+    pub(crate) fn run(&self, h: usize, rows: Range<usize>) -> Run {
+        let mut run = Run {
+            kind: CacheType::F32,
+            rows: 0,
+            starts: [std::ptr::null(); RUN],
+        };
+        let rows = rows.start..rows.end.min(rows.start + RUN);
+        let Some(packed) = &self.packed else {
+            let head = self.head(h)[rows.start * self.head_dim..].chunks_exact(self.head_dim);
+            run.rows = rows.len();
+            for (start, row) in run.starts.iter_mut().zip(head.take(rows.len())) {
+                *start = row.as_ptr().cast();
+            }
+            return run;
+        };
+        for (start, row) in run.starts.iter_mut().zip(rows) {
+            let (kind, place) = packed.place(self.first_rows[h], self.head_dim, h, row);
+            if run.rows > 0 && kind != run.kind {
+                break;
+            }
+            run.kind = kind;
+            run.rows += 1;
+            *start = packed.bytes[place].as_ptr();
+        }
+        run
     }
 
     /// Copies row `r` of head `h` out, however it is stored.

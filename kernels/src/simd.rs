@@ -3,10 +3,12 @@
 //! A build for baseline x86-64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled once per
 //! level inside a function that enables that level's instructions ([`by_level`]). No kernel lives in this file.
 //!
-//! `KEPT_SIMD=scalar|avx2|avx512` forces a level at or below what the machine has; anything else is ignored.
+//! `KEPT_SIMD=scalar|avx2|avx512|amx` forces a level at or below what the machine has; anything else is ignored.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
+
+use crate::panel::WIDEST;
 
 /// Vector instructions that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,14 +19,16 @@ pub enum SimdLevel {
     Avx2,
     /// 16 lanes.
     Avx512,
+    /// And products of matrices in bfloat16, where they pay (`amx.rs`).
+    Amx,
 }
 
 impl SimdLevel {
     /// Every level that this machine can run, lowest first.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
-        [SimdLevel::Scalar, SimdLevel::Avx2, SimdLevel::Avx512]
-            .into_iter()
-            .filter(|&level| level <= highest())
+        use SimdLevel::*;
+        let all = [Scalar, Avx2, Avx512, Amx].into_iter();
+        all.filter(|&level| level <= highest())
     }
 
     /// Runs `work` with this level on the calling thread, for comparing levels in one process.
@@ -51,7 +55,8 @@ pub fn simd_level() -> SimdLevel {
             let asked = match std::env::var("KEPT_SIMD").as_deref() {
                 Ok("scalar") => SimdLevel::Scalar,
                 Ok("avx2") => SimdLevel::Avx2,
-                _ => SimdLevel::Avx512,
+                Ok("avx512") => SimdLevel::Avx512,
+                _ => SimdLevel::Amx,
             };
             asked.min(highest())
         })
@@ -65,10 +70,12 @@ fn highest() -> SimdLevel {
         && is_x86_feature_detected!("f16c"))
     {
         SimdLevel::Scalar
-    } else if is_x86_feature_detected!("avx512f") {
+    } else if !is_x86_feature_detected!("avx512f") {
+        SimdLevel::Avx2
+    } else if !crate::amx::available() {
         SimdLevel::Avx512
     } else {
-        SimdLevel::Avx2
+        SimdLevel::Amx
     }
 }
 
@@ -82,15 +89,25 @@ fn highest() -> SimdLevel {
 /// # Safety
 /// Call only from code compiled by [`by_level`] for the same level; pointers must cover `N` elements.
 pub(crate) trait Lanes: Copy {
+    /// The level that they are of.
+    const LEVEL: SimdLevel;
     /// Elements of one vector.
     const N: usize;
     /// Vectors beside each other in the register tile of `panel.rs`: as many as leave six rows of accumulators.
     const ACROSS: usize;
+    /// Heads of a group that share what is loaded of a kept row (`heads.rs`): with two accumulators each they leave a few registers.
+    const HEADS: usize;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     /// `N` numbers in half precision, little-endian; two bytes each.
     unsafe fn load_halves(from: *const u8) -> Self;
+    /// One number in half precision, little-endian, in every lane.
+    unsafe fn splat_half(from: *const u8) -> Self;
+    /// `N` signed bytes.
+    unsafe fn load_bytes(from: *const u8) -> Self;
+    /// The low or the high halves of `N` bytes, 0 to 15.
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -107,6 +124,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn raise_exponent(self, steps: Self) -> Self;
     /// Sum of the lanes of each of four vectors.
     unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4];
+    /// Lane i is the sum of the lanes of vector i; of the vectors the first `N` count.
+    unsafe fn sum_each(vectors: &[Self; WIDEST]) -> Self;
 
     /// `exp(self)` for `self <= 88`: at most 1 unit in the last place off (1.5 without fused multiply-add),
     /// and exactly 0 below -86.
@@ -168,6 +187,20 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
+/// A number in half precision, little-endian, without a branch.
+#[inline(always)]
+pub(crate) fn widened(half: [u8; 2]) -> f32 {
+    let half = u32::from(u16::from_le_bytes(half));
+    // The exponent means 112 less here; multiplying makes up for it, for subnormal numbers too.
+    let number = f32::from_bits((half & 0x7fff) << 13) * f32::from_bits((112 + 127) << 23);
+    let endless = if half & 0x7c00 == 0x7c00 {
+        0x7f80_0000
+    } else {
+        0
+    };
+    f32::from_bits(number.to_bits() | endless | (half & 0x8000) << 16)
+}
+
 /// Four lanes in plain Rust; the compiler maps them to whatever the baseline has.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 4]);
@@ -181,8 +214,10 @@ impl Portable {
 
 // The methods below contain nothing unsafe but the two pointer accesses.
 impl Lanes for Portable {
+    const LEVEL: SimdLevel = SimdLevel::Scalar;
     const N: usize = 4;
     const ACROSS: usize = 2;
+    const HEADS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -199,9 +234,28 @@ impl Lanes for Portable {
         let halves = unsafe { from.cast::<[[u8; 2]; 4]>().read_unaligned() };
         let mut numbers = [0.0; 4];
         for (number, bytes) in numbers.iter_mut().zip(halves) {
-            *number = half::f16::from_le_bytes(bytes).to_f32_const();
+            *number = widened(bytes);
         }
         Self(numbers)
+    }
+    #[inline(always)]
+    unsafe fn splat_half(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer covers two bytes.
+        let bytes = unsafe { from.cast::<[u8; 2]>().read() };
+        Self([widened(bytes); 4])
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer covers N elements.
+        let bytes = unsafe { from.cast::<[u8; 4]>().read() };
+        Self(bytes.map(|byte| f32::from(byte.cast_signed())))
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self {
+        let shift = if high { 4 } else { 0 };
+        // SAFETY: the caller's pointer covers N elements.
+        let bytes = unsafe { from.cast::<[u8; 4]>().read() };
+        Self(bytes.map(|byte| f32::from(byte >> shift & 15)))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
@@ -259,39 +313,46 @@ impl Lanes for Portable {
     unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4] {
         vectors.map(|Self([a, b, c, d])| (a + b) + (c + d))
     }
+    #[inline(always)]
+    unsafe fn sum_each(vectors: &[Self; WIDEST]) -> Self {
+        Self(std::array::from_fn(|i| {
+            let [a, b, c, d] = vectors[i].0;
+            (a + b) + (c + d)
+        }))
+    }
 }
 
 /// Defines a function that runs a kernel body, generic over [`Lanes`], at the level given as its first argument.
 ///
 /// `by_level! { unsafe fn item(x: &mut [f32]) = item_lanes; }` defines `unsafe fn item(level, x)`, which calls
-/// `item_lanes::<V>(x)`. The body and all it calls must be `#[inline(always)]`, so that they are compiled with the
+/// `item_lanes::<V>(x)`; a type parameter is passed on behind `V`. The body and all it calls must be `#[inline(always)]`, so that they are compiled with the
 /// level's instructions.
 macro_rules! by_level {
-    ($(#[$attribute:meta])* $visible:vis unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
+    ($(#[$attribute:meta])* $visible:vis unsafe fn $name:ident$(<$kind:ident: $bound:path>)?($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
         $(#[$attribute])*
         #[allow(clippy::too_many_arguments, reason = "the level comes on top")]
-        $visible unsafe fn $name(level: $crate::simd::SimdLevel, $($argument: $type),*) {
+        $visible unsafe fn $name$(<$kind: $bound>)?(level: $crate::simd::SimdLevel, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2($($argument: $type),*) {
+            unsafe fn avx2$(<$kind: $bound>)?($($argument: $type),*) {
                 // SAFETY: this function has the instructions; the rest is the caller's promise.
-                unsafe { $body::<$crate::x86::Avx2>($($argument),*) }
+                unsafe { $body::<$crate::x86::Avx2 $(, $kind)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-            unsafe fn avx512($($argument: $type),*) {
+            unsafe fn avx512$(<$kind: $bound>)?($($argument: $type),*) {
                 // SAFETY: this function has the instructions; the rest is the caller's promise.
-                unsafe { $body::<$crate::x86::Avx512>($($argument),*) }
+                unsafe { $body::<$crate::x86::Avx512 $(, $kind)?>($($argument),*) }
             }
             match level {
                 // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::SimdLevel::Avx512 => unsafe { avx512($($argument),*) },
+                $crate::simd::SimdLevel::Avx512 | $crate::simd::SimdLevel::Amx => unsafe { avx512$(::<$kind>)?($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::SimdLevel::Avx2 => unsafe { avx2($($argument),*) },
+                $crate::simd::SimdLevel::Avx2 => unsafe { avx2$(::<$kind>)?($($argument),*) },
                 // SAFETY: needs no instructions beyond the baseline.
-                _ => unsafe { $body::<$crate::simd::Portable>($($argument),*) },
+                _ => unsafe { $body::<$crate::simd::Portable $(, $kind)?>($($argument),*) },
             }
         }
     };
@@ -333,6 +394,15 @@ mod tests {
             };
             let worst = inputs.iter().zip(&outputs).map(error).fold(0.0, f64::max);
             assert!(worst <= most, "{level:?}: off by {worst} units");
+        }
+    }
+
+    #[test]
+    fn every_half_is_widened_as_it_should_be() {
+        for bits in 0..=u16::MAX {
+            let (found, expected) = (widened(bits.to_le_bytes()), half::f16::from_bits(bits));
+            assert_eq!(found.is_nan(), expected.is_nan(), "{bits:x}");
+            assert!(found.is_nan() || found.to_bits() == expected.to_f32().to_bits());
         }
     }
 

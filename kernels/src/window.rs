@@ -126,12 +126,50 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> R
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
     let pass = Pass::Add {
+        among: None,
         log_sum_exp: &log_sum_exp,
         row_weight: 1.0 / task.rows() as f32,
         stride: task.tokens,
         out: SharedMut::new(out),
     };
     visit_columns(task, &pass, stop)
+}
+
+/// [`window_scores`] of the keys `among` alone, ascending and before the window; all others are 0.
+pub fn window_scores_among(
+    task: &WindowScores<'_>,
+    among: &[u32],
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    task.check(out);
+    let before = (task.tokens - task.rows()) as u32;
+    assert!(
+        among.is_sorted_by(|a, b| a < b) && among.last().is_none_or(|&last| last < before),
+        "keys that ascend, before the window at {before}"
+    );
+    stop.check()?;
+    out.fill(0.0);
+    if among.is_empty() {
+        return Ok(());
+    }
+    let log_sum_exp = log_sum_exp_of(task, stop)?;
+    let pass = Pass::Add {
+        among: Some(among),
+        log_sum_exp: &log_sum_exp,
+        row_weight: 1.0 / task.rows() as f32,
+        stride: task.tokens,
+        out: SharedMut::new(out),
+    };
+    visit_columns(task, &pass, stop)?;
+    for row in out.chunks_exact_mut(task.tokens) {
+        // Column i is key `among[i]`, which is not before i: the last ones move first.
+        for (i, &key) in among.iter().enumerate().rev() {
+            let score = std::mem::take(&mut row[i]);
+            row[key as usize] = score;
+        }
+    }
+    Ok(())
 }
 
 /// Passes all rows over all keys, span by span: for passes that write one place per key.
@@ -141,7 +179,12 @@ pub(crate) fn visit_columns(
     stop: &Stop,
 ) -> Result<(), Stopped> {
     let (shape, level) = (&task.shape, simd_level());
-    let keys = task.keys_of_rows(task.rows());
+    let keys = match pass {
+        Pass::Add {
+            among: Some(among), ..
+        } => among.len(),
+        _ => task.keys_of_rows(task.rows()),
+    };
     // What is written at a key does not depend on where its span ends; short spans keep all threads busy in a short prompt.
     let span = keys.div_ceil(ITEMS.div_ceil(shape.kv_heads));
     let span = span.next_multiple_of(TILE).clamp(2 * TILE, SPAN);

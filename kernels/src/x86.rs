@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use crate::simd::Lanes;
+use crate::panel::WIDEST;
+use crate::simd::{Lanes, SimdLevel};
 
 /// Eight lanes.
 #[derive(Clone, Copy)]
@@ -24,13 +25,24 @@ macro_rules! methods {
 }
 
 impl Lanes for Avx2 {
+    const LEVEL: SimdLevel = SimdLevel::Avx2;
     const N: usize = 8;
     const ACROSS: usize = 2;
+    const HEADS: usize = 4;
 
     methods! {
         splat(x: f32) -> Self = Self(_mm256_set1_ps(x));
         load(from: *const f32) -> Self = Self(_mm256_loadu_ps(from));
         load_halves(from: *const u8) -> Self = Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())));
+        splat_half(from: *const u8) -> Self =
+            Self(_mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())));
+        load_bytes(from: *const u8) -> Self =
+            Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))));
+        load_nibbles(from: *const u8, high: bool) -> Self = {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+            let moved = _mm256_srl_epi32(bytes, _mm_cvtsi32_si128(if high { 4 } else { 0 }));
+            Self(_mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(15))))
+        };
         store(self: Self, to: *mut f32) -> () = _mm256_storeu_ps(to, self.0);
         add(self: Self, other: Self) -> Self = Self(_mm256_add_ps(self.0, other.0));
         sub(self: Self, other: Self) -> Self = Self(_mm256_sub_ps(self.0, other.0));
@@ -47,17 +59,36 @@ impl Lanes for Avx2 {
             _mm256_slli_epi32::<23>(_mm256_castps_si256(steps.0)),
         )));
         sum4(vectors: [Self; 4]) -> [f32; 4] = sum4(vectors.map(|vector| vector.0));
+        sum_each(vectors: &[Self; WIDEST]) -> Self = {
+            let [a, b, c, d, e, f, g, h, ..] = *vectors;
+            let (abcd, efgh) = (quarters([a.0, b.0, c.0, d.0]), quarters([e.0, f.0, g.0, h.0]));
+            Self(_mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(abcd, efgh),
+                _mm256_permute2f128_ps::<0x31>(abcd, efgh),
+            ))
+        };
     }
 }
 
 impl Lanes for Avx512 {
+    const LEVEL: SimdLevel = SimdLevel::Avx512;
     const N: usize = 16;
     const ACROSS: usize = 4;
+    const HEADS: usize = 8;
 
     methods! {
         splat(x: f32) -> Self = Self(_mm512_set1_ps(x));
         load(from: *const f32) -> Self = Self(_mm512_loadu_ps(from));
         load_halves(from: *const u8) -> Self = Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())));
+        splat_half(from: *const u8) -> Self =
+            Self(_mm512_cvtph_ps(_mm256_set1_epi16(from.cast::<i16>().read_unaligned())));
+        load_bytes(from: *const u8) -> Self =
+            Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))));
+        load_nibbles(from: *const u8, high: bool) -> Self = {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let moved = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(if high { 4 } else { 0 }));
+            Self(_mm512_cvtepi32_ps(_mm512_and_si512(moved, _mm512_set1_epi32(15))))
+        };
         store(self: Self, to: *mut f32) -> () = _mm512_storeu_ps(to, self.0);
         add(self: Self, other: Self) -> Self = Self(_mm512_add_ps(self.0, other.0));
         sub(self: Self, other: Self) -> Self = Self(_mm512_sub_ps(self.0, other.0));
@@ -75,6 +106,13 @@ impl Lanes for Avx512 {
         sum4(vectors: [Self; 4]) -> [f32; 4] = {
             let [a, b, c, d] = vectors;
             sum4([halved(a.0), halved(b.0), halved(c.0), halved(d.0)])
+        };
+        sum_each(vectors: &[Self; WIDEST]) -> Self = {
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *vectors;
+            let (abcd, efgh) = (wide_quarters([a, b, c, d]), wide_quarters([e, f, g, h]));
+            let (ijkl, mnop) = (wide_quarters([i, j, k, l]), wide_quarters([m, n, o, p]));
+            let (first, last) = (halves(abcd, efgh), halves(ijkl, mnop));
+            Self(halves(first, last))
         };
     }
 }
@@ -108,5 +146,54 @@ unsafe fn sum4([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
             _mm_add_ps(_mm256_castps256_ps128(pairs), upper),
         );
         sums
+    }
+}
+
+/// Four lanes at a time, lane i of each four: a part of the sum of vector i.
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn quarters([a, b, c, d]: [__m256; 4]) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        _mm256_add_ps(
+            _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+            _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+        )
+    }
+}
+
+/// The same of sixteen lanes.
+///
+/// # Safety
+/// Needs AVX-512F.
+#[inline(always)]
+unsafe fn wide_quarters([a, b, c, d]: [Avx512; 4]) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ab = _mm512_add_ps(_mm512_unpacklo_ps(a.0, b.0), _mm512_unpackhi_ps(a.0, b.0));
+        let cd = _mm512_add_ps(_mm512_unpacklo_ps(c.0, d.0), _mm512_unpackhi_ps(c.0, d.0));
+        _mm512_add_ps(
+            _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+            _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+        )
+    }
+}
+
+/// Sums of neighbouring fours of lanes: those of `a`, then those of `b`.
+///
+/// # Safety
+/// Needs AVX-512F.
+#[inline(always)]
+unsafe fn halves(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
     }
 }

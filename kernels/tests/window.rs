@@ -4,7 +4,7 @@ mod support;
 
 use kept_kernels::{
     Normalise, PrefillAttention, Scale, SimdLevel, Stop, Stopped, WindowScores, prefill_attention,
-    reference, window_maxima, window_scores,
+    reference, window_maxima, window_scores, window_scores_among,
 };
 use support::{GROUPS, Random, assert_close, shape};
 
@@ -174,6 +174,50 @@ fn scores_start_from_a_log_sum_exp_that_is_known() {
             };
             let total: f32 = scores(&twice).iter().sum::<f32>() / shape.q_heads as f32;
             assert_close(&[total], &[expected], 1e-5, &what);
+        }
+    }
+}
+
+/// What is measured of some keys is to the bit what they get among all, and the others get nothing.
+#[test]
+fn some_keys_score_what_they_score_among_all() {
+    let mut random = Random::fresh();
+    for (group, head_dim, window, tokens) in [(1, 64, 4, 90), (7, 64, 70, 1300), (3, 20, 33, 400)] {
+        let shape = shape(2, group, head_dim);
+        let queries = random.normal(window * shape.q_heads * head_dim);
+        let keys = random.store(&[tokens, tokens + 1], head_dim);
+        let row_weights = random.normal(window);
+        let task = WindowScores {
+            shape,
+            scale: 0.3.into(),
+            queries: &queries,
+            keys: &keys,
+            tokens,
+            normalise: Normalise::All,
+            row_weights: Some(&row_weights),
+            log_sum_exp: &[],
+        };
+        let before = tokens - window;
+        for some in [0, 1, before / 3, before] {
+            let mut among = random.permutation(before)[..some].to_vec();
+            among.sort_unstable();
+            for level in SimdLevel::available() {
+                let (mut all, mut out) = (vec![f32::NAN; shape.q_heads * tokens], Vec::new());
+                out.clone_from(&all);
+                level.with(|| {
+                    window_scores(&task, &mut all, &Stop::new()).unwrap();
+                    window_scores_among(&task, &among, &mut out, &Stop::new()).unwrap();
+                });
+                for (out, all) in out.chunks_exact(tokens).zip(all.chunks_exact(tokens)) {
+                    for (key, (found, score)) in out.iter().zip(all).enumerate() {
+                        let expected = match among.binary_search(&(key as u32)) {
+                            Ok(_) => *score,
+                            Err(_) => 0.0,
+                        };
+                        assert_eq!(*found, expected, "{level:?} {shape:?} {some}: key {key}");
+                    }
+                }
+            }
         }
     }
 }

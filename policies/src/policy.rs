@@ -285,6 +285,12 @@ pub trait Policy: Send {
     /// What must be measured in `layer`. Called after `rows`.
     fn needs(&self, layer: usize) -> Needs;
 
+    /// Of the tokens before the ramp's rows those that this layer may still keep, ascending, where the method has let go of all others
+    /// for good: only these are then measured, and [`Observation::ramp`] is 0 elsewhere. `None` has all measured.
+    fn among(&self) -> Option<&[u32]> {
+        None
+    }
+
     /// Where kept rows stand for RoPE.
     fn positions(&self) -> Positions {
         Positions::Original

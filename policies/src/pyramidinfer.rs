@@ -168,6 +168,10 @@ impl Policy for PyramidInfer {
         }
     }
 
+    fn among(&self) -> Option<&[u32]> {
+        self.alive.as_deref()
+    }
+
     fn rows(
         &mut self,
         model: &ModelShape,

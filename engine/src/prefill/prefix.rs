@@ -11,6 +11,8 @@
 //! noted, and the document is read.
 
 mod foreseen;
+mod wanted;
+mod writing;
 
 use kept_kernels::{PackedRows, RowStore};
 use kept_policies::{Future, PromptShape};
@@ -23,6 +25,9 @@ use crate::vault::{
     FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Vault, VaultAccess, VaultError,
     VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
+
+use wanted::Wanted;
+pub(super) use writing::Learned;
 
 /// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
 pub(super) const FEW_ROWS: usize = 64;
@@ -295,21 +300,6 @@ impl Prefix {
         }
     }
 
-    /// Whether anything goes to a vault.
-    pub(super) fn writes(&self) -> bool {
-        self.writer.is_some()
-    }
-
-    /// Hears the rotated queries `[rows, q_heads, head_dim]` of tokens that were just read, from `first` on.
-    pub(super) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
-        let Some(writer) = &self.writer else { return };
-        let from = self.tokens - writer.shape().queries;
-        let end = (queries.len() / self.width).min(self.tokens.saturating_sub(first));
-        let skip = from.saturating_sub(first).min(end);
-        self.queries
-            .extend_from_slice(&queries[skip * self.width..end * self.width]);
-    }
-
     /// Writes the column sums of the known tokens into `sums [q_heads, n]`.
     pub(super) fn fill_column_sums(&self, sums: &mut [f32], n: usize) {
         if self.known > 0
@@ -341,67 +331,6 @@ impl Prefix {
         self.numbers.of(self.vault.as_ref()?.shape(), measurement)
     }
 
-    /// Ends a layer, all of whose prefix has been read: writes it. What cannot be written is noted, and not tried again.
-    pub(super) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
-        let Some(mut writer) = self.writer.take() else {
-            return;
-        };
-        match self.write_layer(&mut writer, layer, learned) {
-            Ok(()) => self.writer = Some(writer),
-            Err(error) => self.note_unwritten(&error),
-        }
-    }
-
-    fn write_layer(
-        &self,
-        writer: &mut VaultWriter,
-        layer: usize,
-        learned: &Learned<'_>,
-    ) -> Result<(), VaultError> {
-        writer.rows(learned.keys, learned.values)?;
-        let shape = writer.shape().clone();
-        if shape.windows[layer].is_none() {
-            writer.numbers(&self.queries)?;
-            for measurement in shape.measurements {
-                match (measurement, self.stored(measurement)) {
-                    // What is there of this very document is not measured again, or came out the same.
-                    (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
-                    (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
-                    (Measurement::ColumnSums, _) => {
-                        let sums = learned.column_sums.chunks_exact(learned.tokens);
-                        for sums in sums {
-                            writer.numbers(&sums[..self.tokens])?;
-                        }
-                    }
-                    (Measurement::QuerySums { skip, products }, _) => {
-                        writer.sums(&learned.measured.sums(skip, products))?;
-                    }
-                    (Measurement::Repetition { .. }, _) => {
-                        for scores in learned.repetition.chunks_exact(learned.tokens) {
-                            writer.numbers(&scores[..self.tokens])?;
-                        }
-                    }
-                }
-            }
-        }
-        writer.end_layer();
-        Ok(())
-    }
-
-    /// Ends a reading of `ids`: what was written becomes the document's vault.
-    pub(super) fn end(&mut self, ids: &[u32]) {
-        let Some(writer) = self.writer.take() else {
-            return;
-        };
-        match writer.finish(&ids[..self.tokens]) {
-            Ok(bytes) => {
-                self.bytes = bytes;
-                self.written = true;
-            }
-            Err(error) => self.note_unwritten(&error),
-        }
-    }
-
     /// What came of it; `read` tokens ran through the model. `None` where there are no vaults.
     pub(super) fn into_use(self, read: usize) -> Option<VaultUse> {
         Some(VaultUse {
@@ -418,66 +347,6 @@ impl Prefix {
         tracing::warn!(%error, "a vault could not be read");
         self.notes
             .push(format!("the document's vault could not be used: {error}"));
-    }
-
-    fn note_unwritten(&mut self, error: &VaultError) {
-        tracing::warn!(%error, "a vault could not be written");
-        self.notes.push(match error {
-            VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
-            error => format!("no vault was left, so the next question reads the document again: {error}"),
-        });
-    }
-}
-
-/// What a layer's reading came to, for the vault.
-pub(super) struct Learned<'a> {
-    /// Row == position.
-    pub(super) keys: &'a RowStore,
-    pub(super) values: &'a RowStore,
-    /// Tokens of the prompt.
-    pub(super) tokens: usize,
-    /// `[q_heads, tokens]`: of the prefix's rows.
-    pub(super) column_sums: &'a [f32],
-    pub(super) measured: &'a Measured,
-    /// `[kv_heads, tokens]`
-    pub(super) repetition: &'a [f32],
-}
-
-/// What methods ask of a reading that a vault may hold.
-struct Wanted {
-    /// Last queries of the prompt.
-    query_rows: usize,
-    /// In some layer.
-    measurements: Vec<Measurement>,
-    /// In every layer that is cut.
-    everywhere: Vec<Measurement>,
-}
-
-impl Wanted {
-    fn of(sizes: &Sizes, prompt: &PromptShape) -> Self {
-        let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
-            .map(|needs| {
-                let sums = needs.column_sums.then_some(Measurement::ColumnSums);
-                let future = needs.future.map(Measurement::of_future);
-                let reread = needs.reread.filter(|_| sizes.rereading.is_some());
-                let reread = reread.map(|r| Measurement::of_repetition(r, prompt.before));
-                sums.into_iter().chain(future).chain(reread).collect()
-            })
-            .collect();
-        let mut measurements: Vec<Measurement> = Vec::new();
-        for measurement in of_layer.iter().flatten() {
-            if !measurements.contains(measurement) {
-                measurements.push(*measurement);
-            }
-        }
-        let everywhere = measurements.iter().copied();
-        let everywhere = everywhere.filter(|m| of_layer.iter().all(|layer| layer.contains(m)));
-        let query_rows = sizes.needs.iter().map(|needs| needs.query_rows());
-        Self {
-            query_rows: query_rows.max().unwrap_or(0),
-            everywhere: everywhere.collect(),
-            measurements,
-        }
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) fn byte_level() -> ByteLevel {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl");
         match simd_level() {
-            SimdLevel::Avx512 if halves && vnni => ByteLevel::Vnni,
-            SimdLevel::Avx512 | SimdLevel::Avx2 if halves => ByteLevel::Avx2,
+            SimdLevel::Avx512 | SimdLevel::Amx if halves && vnni => ByteLevel::Vnni,
+            SimdLevel::Avx512 | SimdLevel::Amx | SimdLevel::Avx2 if halves => ByteLevel::Avx2,
             _ => ByteLevel::Scalar,
         }
     }

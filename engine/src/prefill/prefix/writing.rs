@@ -1,0 +1,107 @@
+//! What a reading leaves in the vault.
+
+use kept_kernels::RowStore;
+
+use super::Prefix;
+use crate::observe::Measured;
+use crate::vault::{Measurement, Numbers, VaultError, VaultWriter};
+
+/// What a layer's reading came to, for the vault.
+pub(in crate::prefill) struct Learned<'a> {
+    /// Row == position.
+    pub(in crate::prefill) keys: &'a RowStore,
+    pub(in crate::prefill) values: &'a RowStore,
+    /// Tokens of the prompt.
+    pub(in crate::prefill) tokens: usize,
+    /// `[q_heads, tokens]`: of the prefix's rows.
+    pub(in crate::prefill) column_sums: &'a [f32],
+    pub(in crate::prefill) measured: &'a Measured,
+    /// `[kv_heads, tokens]`
+    pub(in crate::prefill) repetition: &'a [f32],
+}
+
+impl Prefix {
+    /// Whether anything goes to a vault.
+    pub(in crate::prefill) fn writes(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Hears the rotated queries `[rows, q_heads, head_dim]` of tokens that were just read, from `first` on.
+    pub(in crate::prefill) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
+        let Some(writer) = &self.writer else { return };
+        let from = self.tokens - writer.shape().queries;
+        let end = (queries.len() / self.width).min(self.tokens.saturating_sub(first));
+        let skip = from.saturating_sub(first).min(end);
+        self.queries
+            .extend_from_slice(&queries[skip * self.width..end * self.width]);
+    }
+
+    /// Ends a layer, all of whose prefix has been read: writes it. What cannot be written is noted, and not tried again.
+    pub(in crate::prefill) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
+        let Some(mut writer) = self.writer.take() else {
+            return;
+        };
+        match self.write_layer(&mut writer, layer, learned) {
+            Ok(()) => self.writer = Some(writer),
+            Err(error) => self.note_unwritten(&error),
+        }
+    }
+
+    fn write_layer(
+        &self,
+        writer: &mut VaultWriter,
+        layer: usize,
+        learned: &Learned<'_>,
+    ) -> Result<(), VaultError> {
+        writer.rows(learned.keys, learned.values)?;
+        let shape = writer.shape().clone();
+        if shape.windows[layer].is_none() {
+            writer.numbers(&self.queries)?;
+            for measurement in shape.measurements {
+                match (measurement, self.stored(measurement)) {
+                    // What is there of this very document is not measured again, or came out the same.
+                    (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
+                    (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
+                    (Measurement::ColumnSums, _) => {
+                        let sums = learned.column_sums.chunks_exact(learned.tokens);
+                        for sums in sums {
+                            writer.numbers(&sums[..self.tokens])?;
+                        }
+                    }
+                    (Measurement::QuerySums { skip, products }, _) => {
+                        writer.sums(&learned.measured.sums(skip, products))?;
+                    }
+                    (Measurement::Repetition { .. }, _) => {
+                        for scores in learned.repetition.chunks_exact(learned.tokens) {
+                            writer.numbers(&scores[..self.tokens])?;
+                        }
+                    }
+                }
+            }
+        }
+        writer.end_layer();
+        Ok(())
+    }
+
+    /// Ends a reading of `ids`: what was written becomes the document's vault.
+    pub(in crate::prefill) fn end(&mut self, ids: &[u32]) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        match writer.finish(&ids[..self.tokens]) {
+            Ok(bytes) => {
+                self.bytes = bytes;
+                self.written = true;
+            }
+            Err(error) => self.note_unwritten(&error),
+        }
+    }
+
+    pub(super) fn note_unwritten(&mut self, error: &VaultError) {
+        tracing::warn!(%error, "a vault could not be written");
+        self.notes.push(match error {
+            VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
+            error => format!("no vault was left, so the next question reads the document again: {error}"),
+        });
+    }
+}

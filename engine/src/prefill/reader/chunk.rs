@@ -1,0 +1,174 @@
+//! One chunk of tokens on its way through a layer, on the processor or on a graphics card.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use kept_kernels::{PrefillAttention, Stop, prefill_attention};
+use kept_models::LayerPass;
+
+use super::{Asked, Read, Reader};
+use crate::observe::{LastQueries, LogSumExp};
+use crate::prefill::card::CardChunk;
+use crate::shape::attention_scale;
+use crate::{EngineError, Watch};
+
+impl Reader<'_> {
+    /// What is on a graphics card of the first `rows` rows of the layer comes to the host, and what all rows have seen.
+    pub(super) fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
+        let Some(card) = &self.card else {
+            return Ok(());
+        };
+        let scratch = &mut self.scratch;
+        card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
+        card.bring_column_sums(&mut scratch.column_sums)?;
+        Ok(())
+    }
+
+    /// [`Reader::read_chunk`] on a graphics card.
+    pub(super) fn read_chunk_on_card(
+        &mut self,
+        layer: usize,
+        rows: Range<usize>,
+        asked: &Asked,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let card = self.card.as_mut().expect("a reading on a card");
+        let scratch = &mut self.scratch;
+        let (first, count) = (rows.start, rows.len());
+        stop.check()?;
+        let alive = self.alive.positions();
+        let chunk = CardChunk {
+            layer,
+            first,
+            at: first - self.prefix.known(),
+            count,
+            positions: alive.map(|positions| &positions[rows.clone()]),
+            window: self.of.model.config().kinds[layer].window,
+            // The last layer's output matters in the last row only.
+            needed: match asked.last_layer && !self.of.every_row {
+                false => count,
+                true => usize::from(rows.end == asked.n),
+            },
+            observed: rows.end - asked.window_from.clamp(first, rows.end),
+            column_sums: asked.column_sums,
+        };
+        let mut measuring = Duration::ZERO;
+        let raw = scratch.measured.takes_queries();
+        card.project(&chunk, raw.then_some(&mut scratch.q))?;
+        if raw {
+            let started = Instant::now();
+            scratch.measured.add(&scratch.q, first);
+            measuring += started.elapsed();
+        }
+        card.store(&chunk)?;
+        if self.prefix.writes() && first < self.prefix.tokens() {
+            card.bring_queries(count, &mut scratch.q)?;
+            self.prefix.hear_queries(first, &scratch.q);
+        }
+        card.attend(&chunk)?;
+        self.tally.passed(count, watch);
+        Ok(measuring)
+    }
+
+    /// Runs the tokens `rows` through a layer, which those before them have passed already or are known of. Gives the time that
+    /// went into measuring.
+    pub(super) fn read_chunk(
+        &mut self,
+        (layer, pass): (usize, &mut LayerPass<'_>),
+        rows: Range<usize>,
+        asked: &Asked,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let Read { model, rope, .. } = self.of;
+        let width = model.config().width;
+        let (first, count) = (rows.start, rows.len());
+        let dim = self.heads.head_dim;
+        let (q_width, kv_width) = (self.heads.q_heads * dim, self.heads.kv_heads * dim);
+        let scratch = &mut self.scratch;
+        let mut measuring = Duration::ZERO;
+        let q = &mut scratch.q[..count * q_width];
+        let k = &mut scratch.k[..count * kv_width];
+        let v = &mut scratch.v[..count * kv_width];
+        let at = (first - self.prefix.known()) * width;
+        let stream = &mut self.residual[at..at + count * width];
+        pass.project(stream, q, k, v, stop)?;
+        let started = Instant::now();
+        scratch.measured.add(q, first);
+        measuring += started.elapsed();
+        match (
+            rope.of_layer(layer),
+            self.alive.positions(),
+            &mut self.turns,
+        ) {
+            (None, ..) => {}
+            (Some(rope), Some(alive), Some(turns)) => {
+                let positions = alive[first..first + count].iter();
+                turns.stand(rope, positions.map(|&p| p as usize));
+                turns.rotate(q, self.heads.q_heads, 0..count);
+                turns.rotate(k, self.heads.kv_heads, 0..count);
+            }
+            (Some(rope), ..) => {
+                rope.rotate_rows(q, self.heads.q_heads, first);
+                rope.rotate_rows(k, self.heads.kv_heads, first);
+            }
+        }
+        self.prefix.round(first, k, dim);
+        self.prefix.round(first, v, dim);
+        scratch.keys.copy_in(first, k);
+        scratch.values.copy_in(first, v);
+        self.prefix.hear_queries(first, q);
+        if first + count > asked.window_from {
+            let skip = asked.window_from.saturating_sub(first) * q_width;
+            scratch.window_queries.extend_from_slice(&q[skip..]);
+        }
+        // The last layer's output matters in the last row only.
+        let needed = match asked.last_layer && !self.of.every_row {
+            false => first..first + count,
+            true if first + count == asked.n => asked.n - 1..asked.n,
+            true => first..first,
+        };
+        let whole = needed.len() == count;
+        // Room for it is there where something is measured with it.
+        let floats = (self.heads.q_heads * count).min(scratch.log_sum_exp.len());
+        let log_sum_exp = &mut scratch.log_sum_exp[..floats];
+        let known = whole && !log_sum_exp.is_empty();
+        self.attended = if known { count } else { 0 };
+        if !needed.is_empty() {
+            let local = needed.start - first..needed.end - first;
+            let out = &mut scratch.attention[..needed.len() * q_width];
+            let task = PrefillAttention {
+                shape: self.heads,
+                scale: attention_scale(model),
+                window: model.config().kinds[layer].window,
+                queries: &q[local.start * q_width..local.end * q_width],
+                first: needed.start,
+                keys: &scratch.keys,
+                values: &scratch.values,
+            };
+            prefill_attention(&task, out, known.then_some(&mut *log_sum_exp), stop)?;
+            let stream = &mut stream[local.start * width..local.end * width];
+            pass.finish(out, stream, stop)?;
+        }
+        if asked.column_sums {
+            let started = Instant::now();
+            let rows = LastQueries {
+                shape: self.heads,
+                scale: attention_scale(model),
+                queries: q,
+                keys: &scratch.keys,
+                tokens: first + count,
+                log_sum_exp: &[],
+            };
+            let known = match known {
+                true => LogSumExp::Known(log_sum_exp),
+                false => LogSumExp::Unknown(log_sum_exp),
+            };
+            rows.add_column_sums(known, &mut scratch.column_sums, stop)?;
+            measuring += started.elapsed();
+        }
+        self.tally.passed(count, watch);
+        Ok(measuring)
+    }
+}

@@ -1,0 +1,252 @@
+//! What is measured in a layer that was read, and what is kept of it.
+
+use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_models::RopeTable;
+use kept_policies::{BelowAverage, Observation, Policy, Positions, Retention, Softmax};
+
+use super::Reader;
+use crate::EngineError;
+use crate::compact::{CompactLayer, Gather};
+use crate::observe::{LastQueries, ramp_weights};
+use crate::prefill::check::check;
+use crate::shape::attention_scale;
+
+impl Reader<'_> {
+    /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
+    /// holds them.
+    pub(in crate::prefill) fn keep_window(&mut self, window: usize, which: usize) -> CompactLayer {
+        let (scratch, sizes) = (&mut self.scratch, &self.sizes[which]);
+        let ring = CompactLayer::ring(
+            (&scratch.keys, &scratch.values),
+            sizes.tokens,
+            window,
+            sizes.room,
+            sizes.cache,
+            &mut scratch.gathered,
+        );
+        self.tally.cut(None, &ring);
+        ring
+    }
+
+    /// Measures what method number `which` needs of the model's layer `model_layer`, which was just read and is its own layer
+    /// `layer`, and keeps what it chooses.
+    pub(in crate::prefill) fn cut(
+        &mut self,
+        (model_layer, layer): (usize, usize),
+        which: usize,
+        policy: &mut dyn Policy,
+        stop: &Stop,
+    ) -> Result<(CompactLayer, Retention), EngineError> {
+        let _span = tracing::debug_span!("selecting", layer, method = policy.name()).entered();
+        let all = self.sizes;
+        let sizes = &all[which];
+        let (n, positions) = (sizes.entering[layer], sizes.positions);
+        let rope = self.of.rope.of_layer(model_layer);
+        let needs_rows = policy.needs(layer).rows;
+        // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
+        let raw = needs_rows && positions == Positions::Reassigned;
+        self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
+        if raw {
+            match self.sizes.len() {
+                // Nobody looks at them afterwards.
+                1 => unrotate_all(&mut self.scratch.keys, rope),
+                _ => {
+                    let keys = self.raw_keys.insert(self.scratch.keys.clone());
+                    unrotate_all(keys, rope);
+                }
+            }
+        }
+        let keys = match &self.raw_keys {
+            Some(keys) if raw => keys,
+            _ => &self.scratch.keys,
+        };
+        let observation = self.observation(layer, which, needs_rows.then_some(keys));
+        let retention = policy.select(&observation, sizes.rows[layer]);
+        let spreads = policy.spreads(&observation, &retention);
+        let passed = policy.pass_on(&observation);
+        check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
+        let keys = match &self.raw_keys {
+            Some(keys) if raw => keys,
+            _ => &self.scratch.keys,
+        };
+        let gather = Gather {
+            keys,
+            values: &self.scratch.values,
+            tokens: n,
+            retention: &retention,
+            capacities: &sizes.head_capacities(layer, &retention),
+            positions,
+            stored: sizes.stored(layer),
+            places: self.alive.positions(),
+            // Keys of a method that re-assigns positions are stored before RoPE.
+            unrotate: rope.filter(|_| positions == Positions::Reassigned && !raw),
+            spreads: &spreads,
+        };
+        let mut compact = gather.layer(&mut self.scratch.gathered);
+        if let Some(table) = sizes.tables[layer] {
+            compact = compact.with_table(keys, &retention, table);
+        }
+        let retention = self.alive.at_positions(retention, self.heads.kv_heads);
+        let entering = passed.as_ref().map_or(n, Vec::len);
+        let announced = sizes.entering.get(layer + 1);
+        assert!(
+            announced.is_none_or(|&next| next == entering),
+            "as many tokens enter the next layer as the method announced"
+        );
+        if let Some(passed) = passed {
+            let width = self.of.model.config().width;
+            if let Some(card) = &self.card {
+                self.residual = card.bring_residual(0..n)?;
+            }
+            self.alive.pass_on(&passed, &mut self.residual, width);
+            self.entered = self.residual.len() / width;
+            if let Some(card) = &mut self.card {
+                card.write_residual(&std::mem::take(&mut self.residual))?;
+            }
+        }
+        self.tally.cut(Some(layer), &compact);
+        Ok((compact, retention))
+    }
+
+    /// Measures what the only method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`,
+    /// and tells it; nothing is kept.
+    pub(in crate::prefill) fn survey(
+        &mut self,
+        (model_layer, layer): (usize, usize),
+        policy: &mut dyn Policy,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let rotated = self.of.rope.of_layer(model_layer).is_some();
+        self.measure(layer, 0, rotated, policy.among(), stop)?;
+        let keys = policy.needs(layer).rows.then_some(&self.scratch.keys);
+        policy.survey(&self.observation(layer, 0, keys));
+        Ok(())
+    }
+
+    /// What was measured in `layer` for method number `which`, with these keys and the values if it asked for them.
+    fn observation<'o>(
+        &'o self,
+        layer: usize,
+        which: usize,
+        keys: Option<&'o RowStore>,
+    ) -> Observation<'o> {
+        let (sizes, scratch) = (&self.sizes[which], &self.scratch);
+        let (needs, measured) = (sizes.needs[layer], &scratch.measured);
+        assert!(
+            keys.is_none() || sizes.layer_rows() == sizes.tokens,
+            "a method that looks at keys and values does not have the document repeated"
+        );
+        let repetition = self.repetition.as_ref();
+        Observation {
+            layer,
+            tokens: sizes.entering[layer],
+            kv_heads: self.heads.kv_heads,
+            group: self.heads.group(),
+            window: (needs.window).map(|_| scratch.window_scores.as_slice()),
+            column_sums: (needs.column_sums).then_some(scratch.column_sums.as_slice()),
+            ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
+            below: needs.below.map(|rows| BelowAverage {
+                rows,
+                bits: &measured.bits,
+            }),
+            future: needs.future.and_then(|future| measured.found(future)),
+            reread: (needs.reread.and(repetition))
+                .map(|r| r.scores.as_slice())
+                .or((needs.reread.is_some() && !self.known_scores.is_empty())
+                    .then_some(&self.known_scores)),
+            keys: keys.map(RowStore::as_slice),
+            values: keys.map(|_| scratch.values.as_slice()),
+        }
+    }
+
+    /// What the last queries of `layer`, which RoPE has rotated or not, saw, as far as method number `which` asks for it; of a ramp what
+    /// they saw of the tokens `among`, if it names them.
+    fn measure(
+        &mut self,
+        layer: usize,
+        which: usize,
+        rotated: bool,
+        among: Option<&[u32]>,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let all = self.sizes;
+        let sizes = &all[which];
+        let needs = sizes.needs[layer];
+        let scratch = &mut self.scratch;
+        let last = LastQueries {
+            shape: self.heads,
+            scale: attention_scale(self.of.model),
+            queries: &scratch.window_queries,
+            keys: &scratch.keys,
+            tokens: sizes.entering[layer],
+            log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
+        };
+        let (measured, tokens) = (&mut scratch.measured, last.tokens);
+        let floats = self.heads.q_heads * tokens;
+        if let Some(future) = needs.future {
+            let rope = rotated.then_some(self.of.rope);
+            measured.finish(future, rope, sizes.tokens);
+        }
+        if let Some(ramp) = needs.ramp
+            && self.held.ramp != Some(ramp)
+        {
+            self.held.ramp = Some(ramp);
+            match (&mut self.card, among) {
+                (Some(card), _) => {
+                    measured.ramp.resize(floats, 0.0);
+                    card.ramp(ramp, &ramp_weights(ramp), tokens, &mut measured.ramp)?;
+                }
+                (None, Some(among)) => {
+                    // The next method may look among others.
+                    self.held.ramp = None;
+                    last.ramp_among(ramp, among, &mut measured.ramp, stop)?;
+                }
+                (None, None) => last.ramp(ramp, &mut measured.ramp, stop)?,
+            }
+        }
+        if let Some(rows) = needs.below
+            && self.held.below != Some(rows)
+        {
+            match &mut self.card {
+                Some(card) => card.below(rows, tokens, &mut measured.bits)?,
+                None => last.below(rows, &mut measured.bits, stop)?,
+            }
+            self.held.below = Some(rows);
+        }
+        if let Some(window) = needs.window
+            && self.held.window != Some(window)
+        {
+            scratch.window_scores.resize(floats, 0.0);
+            self.held.window = Some(window);
+            if let Some(card) = &mut self.card {
+                card.window(window, tokens, &mut scratch.window_scores)?;
+                return Ok(());
+            }
+            let task = WindowScores {
+                shape: self.heads,
+                scale: last.scale,
+                queries: last.last(window.rows),
+                keys: &scratch.keys,
+                tokens: last.tokens,
+                normalise: match window.softmax {
+                    Softmax::All => Normalise::All,
+                    Softmax::Prefix => Normalise::Prefix,
+                },
+                row_weights: None,
+                log_sum_exp: last.log_sum_exp,
+            };
+            window_scores(&task, &mut scratch.window_scores, stop)?;
+        }
+        Ok(())
+    }
+}
+
+/// Row i of every head stands at position i: all of a prompt.
+fn unrotate_all(keys: &mut RowStore, rope: Option<&RopeTable>) {
+    let Some(rope) = rope else { return };
+    for head in 0..keys.kv_heads() {
+        for position in 0..keys.capacity(head) {
+            rope.unrotate_at(keys.row_mut(head, position), position);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! How rows lie in memory, and how their numbers come into registers: one type for each [`CacheType`](crate::CacheType).
+//!
+//! A row is read [`BLOCK`] numbers at a time, because that many share a scale where numbers are quantised. Scales are halves and
+//! steps have at most eight bits, so that every product of the two is exact: a number is the same at every level.
+
+use crate::simd::{Lanes, widened};
+
+/// Numbers of a block.
+pub(crate) const BLOCK: usize = 32;
+
+/// A way to store the numbers of a row.
+pub(crate) trait Stored {
+    /// Bytes of [`BLOCK`] numbers.
+    const BYTES: usize;
+
+    /// Numbers `first..first + V::N` of a block, as they are stored: turned ones stay turned.
+    ///
+    /// # Safety
+    /// The block holds these numbers, `first` is a multiple of `V::N`, and the caller runs at the level of `V`.
+    unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V;
+
+    /// Number `i` of a block.
+    ///
+    /// # Safety
+    /// The block holds it.
+    unsafe fn single(block: *const u8, i: usize) -> f32;
+}
+
+/// [`crate::CacheType::F32`], as the machine has them.
+pub(crate) struct Floats;
+
+/// [`crate::CacheType::F16`]
+pub(crate) struct Halves;
+
+/// [`crate::CacheType::Q8_0`]
+pub(crate) struct Bytes;
+
+/// [`crate::CacheType::Q4_0`]
+pub(crate) struct Nibbles;
+
+impl Stored for Floats {
+    const BYTES: usize = 4 * BLOCK;
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(block.cast::<f32>().add(first)) }
+    }
+    #[inline(always)]
+    unsafe fn single(block: *const u8, i: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { block.cast::<f32>().add(i).read_unaligned() }
+    }
+}
+
+impl Stored for Halves {
+    const BYTES: usize = 2 * BLOCK;
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_halves(block.add(2 * first)) }
+    }
+    #[inline(always)]
+    unsafe fn single(block: *const u8, i: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { half(block.add(2 * i)) }
+    }
+}
+
+/// Bytes of a block's scale, which stands before its numbers.
+const SCALE: usize = 2;
+
+impl Stored for Bytes {
+    const BYTES: usize = SCALE + BLOCK;
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bytes(block.add(SCALE + first)).mul(V::splat_half(block)) }
+    }
+    #[inline(always)]
+    unsafe fn single(block: *const u8, i: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { f32::from((*block.add(SCALE + i)).cast_signed()) * half(block) }
+    }
+}
+
+impl Stored for Nibbles {
+    const BYTES: usize = SCALE + BLOCK / 2;
+
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
+        let high = first >= BLOCK / 2;
+        // SAFETY: the caller's promise; vectors are at most half a block.
+        unsafe {
+            let steps = V::load_nibbles(block.add(SCALE + first % (BLOCK / 2)), high);
+            let scale = V::splat_half(block);
+            steps.mul_add(scale, scale.mul(V::splat(-8.0)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn single(block: *const u8, i: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let pair = *block.add(SCALE + i % (BLOCK / 2));
+            let steps = if i < BLOCK / 2 { pair & 15 } else { pair >> 4 };
+            (f32::from(steps) - 8.0) * half(block)
+        }
+    }
+}
+
+/// # Safety
+/// `from` covers two bytes.
+#[inline(always)]
+unsafe fn half(from: *const u8) -> f32 {
+    // SAFETY: the caller's promise.
+    widened(unsafe { from.cast::<[u8; 2]>().read() })
+}
+
+/// All numbers of the row that begins at `bytes`.
+///
+/// # Safety
+/// The bytes cover as many numbers, and the caller runs at the level of `V`.
+#[inline(always)]
+pub(crate) unsafe fn unpack<V: Lanes, S: Stored>(bytes: *const u8, row: &mut [f32]) {
+    for (number, numbers) in row.chunks_mut(BLOCK).enumerate() {
+        // SAFETY: the caller's promise; vectors and single numbers stay inside the block.
+        unsafe {
+            let block = bytes.add(number * S::BYTES);
+            let whole = numbers.len() - numbers.len() % V::N;
+            for first in (0..whole).step_by(V::N) {
+                S::vector::<V>(block, first).store(numbers.as_mut_ptr().add(first));
+            }
+            for (i, x) in numbers.iter_mut().enumerate().skip(whole) {
+                *x = S::single(block, i);
+            }
+        }
+    }
+}
