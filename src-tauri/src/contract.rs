@@ -86,6 +86,9 @@ pub struct Settings {
     /// What that may take on disk, such as `20GiB`; `None` is the engine's default.
     #[serde(default)]
     pub keep_budget: Option<String>,
+    /// How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves it to the engine.
+    #[serde(default)]
+    pub cache: Option<String>,
 }
 
 /// As in the terminal.

@@ -447,6 +447,7 @@ pub fn default_settings() -> Settings {
         zoom: ordinary_zoom(),
         keep: usual_keeping(),
         keep_budget: None,
+        cache: None,
     }
 }
 

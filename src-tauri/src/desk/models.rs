@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kept_engine::AUTO;
+use kept_engine::kernels::CacheType;
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
@@ -58,6 +59,14 @@ pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
     }
 }
 
+/// Whether there is such a type of rows.
+pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
+    match cache.map(str::parse::<CacheType>) {
+        Some(Err(_)) => Err(sentences::cache_type(cache.unwrap_or_default())),
+        _ => Ok(()),
+    }
+}
+
 /// Parameters as the engine takes them.
 pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
     parameters.clone().into_iter().collect()
@@ -87,6 +96,7 @@ impl Desk {
             return Err(sentences::zoom(settings.zoom, &ZOOM));
         }
         check_keeping(&settings)?;
+        check_cache(settings.cache.as_deref())?;
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
             return Err(sentences::unknown_model(&settings.model));
         }

@@ -11,12 +11,16 @@ use kept_engine::policies::PolicyError;
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
 pub use self::reading::{
-    COMPARE_STREAMED, cannot_stream, chosen, keep_budget, keeping, streamed, streams, vault_cleared,
+    COMPARE_STREAMED, cache_type, cannot_stream, chosen, keep_budget, keeping, streamed, streams,
+    vault_cleared,
 };
 use crate::desk::file_name;
 
 /// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
 pub fn for_window(sentence: &str) -> String {
+    if let Some(said) = reading::rounded_anew(sentence) {
+        return said;
+    }
     let mut text = sentence
         .replace("for example --budget ", "for example ")
         .replace("raise --budget to", "raise the budget to")

@@ -181,6 +181,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 note: None,
                 chosen: None,
                 tokens_from_vault: 0,
+                cache: String::new(),
             }),
         ),
         (
@@ -212,6 +213,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 chosen: None,
                 tokens_from_vault: 0,
                 streamed: false,
+                cache: String::new(),
             }),
         ),
         (

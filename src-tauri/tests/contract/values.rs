@@ -154,6 +154,7 @@ pub fn turn() -> Turn {
         method: String::new(),
         parameters: Parameters::new(),
         budget: None,
+        cache: None,
         model: String::new(),
         sources: Vec::new(),
         facts: None,

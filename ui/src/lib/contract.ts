@@ -39,6 +39,8 @@ export interface Settings {
   keep: string
   /** What that may take on disk, such as `20GiB`; null takes the engine's default. */
   keepBudget: string | null
+  /** How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; null leaves it to the engine. */
+  cache: string | null
 }
 
 /** What is kept on disk of documents that were read. */
@@ -160,6 +162,8 @@ export interface Estimate {
   chosen: Chosen | null
   /** Tokens of the prompt that need no reading: they are in the vault. */
   tokensFromVault: number
+  /** How kept rows would be stored, as in `Settings`. */
+  cache: string
 }
 
 /** What `auto` took, and why. */
@@ -206,6 +210,8 @@ export interface Facts {
   tokensFromVault: number
   /** It was read in streaming mode, which is approximate. */
   streamed: boolean
+  /** How kept rows were stored; empty for answers from before that was noted. */
+  cache: string
 }
 
 /** A question with its answer. */
@@ -220,6 +226,8 @@ export interface Turn {
   /** What was set of the method's parameters. */
   parameters: Parameters
   budget: string | null
+  /** How kept rows were to be stored, as in `Settings`. */
+  cache: string | null
   /** The model's label. */
   model: string
   sources: Source[]

@@ -60,6 +60,7 @@ export class Desk {
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,
+    cache: null,
   })
   models = $state.raw<ModelChoice[]>([])
   model = $state.raw<ModelFacts | null>(null)

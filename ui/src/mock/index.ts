@@ -63,6 +63,7 @@ export function start(): void {
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,
+    cache: null,
   }
 
   function open(which: string | null): DocumentFacts | null {
@@ -229,6 +230,7 @@ export function start(): void {
         chosen: null,
         tokensFromVault: 0,
         streamed: false,
+        cache: snapshot.settings.cache ?? 'f16',
       }
     }
     emit({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
@@ -316,6 +318,7 @@ export function start(): void {
           note: null,
           chosen: null,
           tokensFromVault: 0,
+          cache: snapshot.settings.cache ?? 'f16',
         }
       }
       case 'ask': {
@@ -328,6 +331,7 @@ export function start(): void {
           method: args.method,
           parameters: args.parameters,
           budget: args.budget,
+          cache: snapshot.settings.cache,
           model: 'mini',
           sources: [],
           facts: null,
