@@ -6,6 +6,7 @@
 
 mod asking;
 mod comparing;
+mod document;
 mod documents;
 mod facts;
 mod life;
@@ -30,7 +31,8 @@ use crate::contract::{
     usual_keeping,
 };
 use crate::library::BegunDownload;
-pub use documents::{OpenDocument, file_name};
+pub use document::OpenDocument;
+pub use documents::file_name;
 pub use maps::{MapPlace, lock};
 pub use models::MOST_TOKENS;
 pub use thin::Thinner;
