@@ -5,6 +5,7 @@
 //! the engine's work (kept-worker does it) and storage (`store` does it).
 
 mod asking;
+mod cards;
 mod comparing;
 mod document;
 mod documents;
@@ -26,7 +27,7 @@ use kept_engine::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
+    AppEvent, Cards, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
     NoticeKind, Place, Settings, Snapshot, Theme, Turn, Vault, WorkerState, ordinary_zoom,
     usual_keeping,
 };
@@ -243,6 +244,8 @@ pub struct Desk {
     drag: Option<(u64, usize)>,
     /// What is kept of documents, once the worker has said so.
     vault: Option<Vault>,
+    /// The graphics cards there are, or why none.
+    cards: Cards,
     /// The request to remove it all, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -305,6 +308,7 @@ impl Desk {
             thinking: remembered.thinking,
             drag: None,
             vault: None,
+            cards: Cards::default(),
             clearing: None,
             worker: WorkerState {
                 state: Life::Starting,
@@ -356,6 +360,7 @@ impl Desk {
             thinking: self.thinking,
             worker: self.worker.clone(),
             vault: self.vault.clone(),
+            cards: self.cards.clone(),
             saves: self.saves,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -450,6 +455,7 @@ pub fn default_settings() -> Settings {
         keep: usual_keeping(),
         keep_budget: None,
         cache: None,
+        device: None,
     }
 }
 

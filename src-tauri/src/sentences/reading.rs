@@ -96,6 +96,17 @@ pub fn cache_type(typed: &str) -> String {
     format!("Kept rows are stored as f32, f16, q8_0 or q4_0; “{typed}” is none of these.")
 }
 
+/// No device.
+pub fn device(typed: &str) -> String {
+    format!(
+        "The engine runs on the processor (cpu) or a graphics card (cuda:0); “{typed}” is neither."
+    )
+}
+
+/// The engine must not go while it works.
+pub const BUSY_DEVICE: &str =
+    "The engine is at work: stop it or wait for its end, then change what it runs on.";
+
 /// What the engine says of a method that rows of few bits do not work with, in the window's words; nothing if it is not that. What
 /// has to change is the person's to choose: the page offers it (`ui/src/lib/cache.ts` knows the sentence by its end).
 pub(super) fn rounded_anew(sentence: &str) -> Option<String> {

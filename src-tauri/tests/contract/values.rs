@@ -126,6 +126,15 @@ pub fn vault() -> Vault {
     }
 }
 
+pub fn graphics_card() -> GraphicsCard {
+    GraphicsCard {
+        device: String::new(),
+        name: String::new(),
+        memory: 0,
+        free: 0,
+    }
+}
+
 pub fn progress() -> Progress {
     Progress {
         phase: Phase::Reading,

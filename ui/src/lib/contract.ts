@@ -41,6 +41,24 @@ export interface Settings {
   keepBudget: string | null
   /** How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; null leaves it to the engine. */
   cache: string | null
+  /** What computes: `cpu` or `cuda:0`; null takes a graphics card where the model fits one. */
+  device: string | null
+}
+
+/** The graphics cards of this computer, as they were when the engine was last started. */
+export interface Cards {
+  cards: GraphicsCard[]
+  /** Why there is none, one sentence. */
+  whyNone: string | null
+}
+
+export interface GraphicsCard {
+  /** As in `Settings`: `cuda:0`. */
+  device: string
+  name: string
+  memory: number
+  /** Bytes of it that were free. */
+  free: number
 }
 
 /** What is kept on disk of documents that were read. */
@@ -79,6 +97,10 @@ export interface ModelFacts {
   bytesPerRow: number
   stretch: string | null
   canThink: boolean
+  /** What computes: `the processor`, or a graphics card's name. */
+  computesOn: string
+  /** Why that is the processor, where a graphics card was looked for: one sentence. */
+  whyProcessor: string | null
 }
 
 export interface ParameterFacts {
@@ -281,6 +303,7 @@ export interface Snapshot {
   worker: WorkerState
   /** null until the engine has said so, or where nothing can be kept. */
   vault: Vault | null
+  cards: Cards
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
@@ -313,6 +336,8 @@ export type AppEvent =
   | { event: 'thinking'; thinking: boolean }
   /** What is kept on disk has changed. */
   | { event: 'vault'; vault: Vault | null }
+  /** Before every start of the engine. */
+  | { event: 'cards'; cards: Cards }
   /** What was found, whenever that changes after `look_for_models`. */
   | { event: 'library'; library: Library }
   /** All downloads of the list, whenever one changes. At most about 10 a second. */

@@ -64,6 +64,7 @@ export function start(): void {
     keep: 'q8_0',
     keepBudget: null,
     cache: null,
+    device: null,
   }
 
   function open(which: string | null): DocumentFacts | null {
@@ -110,6 +111,8 @@ export function start(): void {
       bytesPerRow,
       stretch: null,
       canThink: long,
+      computesOn: 'the processor',
+      whyProcessor: null,
     },
     modelError: null,
     methods: [
@@ -139,6 +142,7 @@ export function start(): void {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
+    cards: { cards: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
     version: '0.1.0',
   }

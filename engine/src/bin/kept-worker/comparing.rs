@@ -7,7 +7,7 @@ use kept_engine::policies::Budget;
 use kept_engine::protocol::{CompareRun, Failure, Reply};
 use kept_engine::{Engine, EngineError, Event};
 
-use crate::asking::Job;
+use crate::asking::{Ending, Job, Left, left};
 use crate::desk::{parse_budget, stored};
 use crate::output::Output;
 
@@ -23,22 +23,26 @@ pub struct Comparison {
 }
 
 /// Makes one comparison; gives the last word on it. What is wrong with a single run is that run's; the others go on.
-pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
-    let failed = |error: &EngineError| Reply::Failed {
-        ticket: Some(job.ticket),
-        what: Failure::Compare,
-        message: error.to_string(),
-        stopped: matches!(error, EngineError::Stopped),
+pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
+    let failed = |error: &EngineError| {
+        let reply = Reply::Failed {
+            ticket: Some(job.ticket),
+            what: Failure::Compare,
+            message: error.to_string(),
+            stopped: matches!(error, EngineError::Stopped),
+        };
+        (reply, left(error))
     };
     let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
         Ok(engine) => engine,
         Err(message) => {
-            return Reply::Failed {
+            let reply = Reply::Failed {
                 ticket: Some(job.ticket),
                 what: Failure::Compare,
                 message,
                 stopped: false,
             };
+            return (reply, Left::Sound);
         }
     };
     let engine = &engine;
@@ -73,7 +77,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
         };
         let result = match result {
             Ok(result) => result,
-            Err(stopped) => return failed(&stopped),
+            Err(error) => return failed(&error),
         };
         output.say(&Reply::Run {
             ticket: job.ticket,
@@ -82,7 +86,8 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
             report: Box::new(RunReport::new(&run.method, &shown, tokens, result)),
         });
     }
-    Reply::Compared { ticket: job.ticket }
+    let reply = Reply::Compared { ticket: job.ticket };
+    (reply, Left::Sound)
 }
 
 /// The budget as a person wrote it; none is what a question without one gets.
@@ -94,7 +99,7 @@ fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, St
     rows.map(Budget::Rows).map_err(|error| error.to_string())
 }
 
-/// The run, or why there is none; an error only where all is stopped.
+/// The run, or why there is none; an error only where nothing can come after it.
 fn one_run(
     job: &Job,
     engine: &Engine,
@@ -107,7 +112,8 @@ fn one_run(
     let mut listen = |event: Event| tell(job, Some(index), &event, output);
     match engine.fidelity(reference, &run.method, budget, &mut listen, &job.stop) {
         Ok(run) => Ok(Ok(run)),
-        Err(EngineError::Stopped) => Err(EngineError::Stopped),
+        Err(error @ EngineError::Stopped) => Err(error),
+        Err(error) if error.loses_card() => Err(error),
         Err(error) => Ok(Err(error.to_string())),
     }
 }
