@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::within::in_words;
 use crate::{Engine, EngineError};
 
 /// What `--device` names.
@@ -46,7 +47,7 @@ impl fmt::Display for ComputeDevice {
 }
 
 /// A graphics card that this build can compute on.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GraphicsCard {
     /// What `--device` calls it.
     pub device: String,
@@ -108,6 +109,39 @@ fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     )))
 }
 
+/// What a question takes of a card's memory beside the weights, before anything is known of it: the kernels' code, the scratch of a
+/// chunk, and the rows of a document of ordinary length.
+const BESIDE_WEIGHTS: u64 = 2 << 30;
+
+/// The card with the most free memory, if a model with `weights` bytes fits it.
+///
+/// # Errors
+/// Why none does, in a sentence.
+pub fn fitting_card(cards: &[GraphicsCard], weights: u64) -> Result<ComputeDevice, String> {
+    let Some(card) = cards.iter().max_by_key(|card| card.free) else {
+        return Err("this computer has no graphics card that Kept can use".to_owned());
+    };
+    let needed = weights.saturating_add(BESIDE_WEIGHTS);
+    match needed <= card.free {
+        true => card.device.parse().map_err(|error| format!("{error}")),
+        false => Err(format!(
+            "the model and the room beside it need {} of a graphics card, and {} has {} free",
+            in_words(needed),
+            card.name,
+            in_words(card.free)
+        )),
+    }
+}
+
+impl EngineError {
+    /// Whether a graphics card is no longer to be relied on after this: it failed, or its memory ran out. Whoever has a process for
+    /// the engine should start another one.
+    pub fn loses_card(&self) -> bool {
+        use kept_cuda::DeviceError::{Failed, OutOfMemory};
+        matches!(self, Self::Card(Failed { .. } | OutOfMemory { .. }))
+    }
+}
+
 impl Engine {
     /// The same engine on `device`. For a graphics card the weights are copied there.
     ///
@@ -130,6 +164,50 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_card_with_most_room_is_taken_if_the_model_fits_it() {
+        let card = |device: &str, free: u64| GraphicsCard {
+            device: device.to_owned(),
+            name: format!("NVIDIA {device}"),
+            capability: "8.6".to_owned(),
+            memory: 24 << 30,
+            free,
+        };
+        let two = [card("cuda:0", 4 << 30), card("cuda:1", 20 << 30)];
+        assert_eq!(fitting_card(&two, 5 << 30), Ok(ComputeDevice::Cuda(1)));
+        assert_eq!(fitting_card(&two, 18 << 30), Ok(ComputeDevice::Cuda(1)));
+        let why = fitting_card(&two, (18 << 30) + 1).expect_err("too large");
+        assert!(
+            why.contains("20.0 GiB of") && why.contains("NVIDIA cuda:1 has 20.0 GiB free"),
+            "{why}"
+        );
+        assert!(fitting_card(&two, u64::MAX).is_err());
+        assert!(fitting_card(&[], 1).is_err_and(|why| why.contains("no graphics card")));
+    }
+
+    #[test]
+    fn a_card_that_failed_or_is_full_is_lost_and_one_that_was_never_used_is_not() {
+        let device = || "NVIDIA".to_owned();
+        let failed = kept_cuda::DeviceError::Failed {
+            device: device(),
+            what: "attention".to_owned(),
+            reason: "an illegal memory access".to_owned(),
+        };
+        let full = kept_cuda::DeviceError::OutOfMemory {
+            device: device(),
+            needed: 2,
+            free: 1,
+        };
+        for (error, lost) in [
+            (EngineError::Card(failed), true),
+            (EngineError::Card(full), true),
+            (EngineError::NoCard("there is none".to_owned()), false),
+            (EngineError::Stopped, false),
+        ] {
+            assert_eq!(error.loses_card(), lost, "{error}");
+        }
+    }
 
     #[test]
     fn devices_are_named_as_they_are_printed() {

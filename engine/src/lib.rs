@@ -50,7 +50,7 @@ pub use auto::{AUTO, Chosen};
 pub use classes::PlainRows;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
-pub use device::{ComputeDevice, GraphicsCard, UnknownDevice, graphics_cards};
+pub use device::{ComputeDevice, GraphicsCard, UnknownDevice, fitting_card, graphics_cards};
 pub use drawn::drawn_cache;
 pub use error::EngineError;
 pub use estimate::Estimate;

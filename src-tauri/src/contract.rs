@@ -2,6 +2,7 @@
 //!
 //! Offsets are UTF-16 code units of the document's text. Sizes are bytes. Nothing here does anything.
 
+mod cards;
 mod comparison;
 mod library;
 mod turns;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use cards::{Cards, GraphicsCard};
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
@@ -86,6 +88,12 @@ pub struct Settings {
     /// What that may take on disk, such as `20GiB`; `None` is the engine's default.
     #[serde(default)]
     pub keep_budget: Option<String>,
+    /// How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves it to the engine.
+    #[serde(default)]
+    pub cache: Option<String>,
+    /// What computes: `cpu` or `cuda:0`; `None` takes a graphics card where the model fits one.
+    #[serde(default)]
+    pub device: Option<String>,
 }
 
 /// As in the terminal.
@@ -131,6 +139,8 @@ pub struct ModelFacts {
     pub bytes_per_row: u64,
     pub stretch: Option<String>,
     pub can_think: bool,
+    pub computes_on: String,
+    pub why_processor: Option<String>,
 }
 
 /// One parameter of a method.
@@ -275,6 +285,7 @@ pub struct Snapshot {
     pub thinking: bool,
     pub worker: WorkerState,
     pub vault: Option<Vault>,
+    pub cards: Cards,
     pub saves: bool,
     pub version: String,
 }
@@ -382,6 +393,9 @@ pub enum AppEvent {
     },
     Vault {
         vault: Option<Vault>,
+    },
+    Cards {
+        cards: Cards,
     },
     Library {
         library: Box<Library>,

@@ -171,7 +171,7 @@ fn open_desk(
             }
         };
         let begun = std::mem::take(&mut opened.remembered.downloads);
-        let wiring = start(opened, lock, worker::program());
+        let wiring = start(opened, lock, worker::Programs::here());
         let library = Library::new(wiring.clone(), begun);
         if let Some((kind, sentence)) = notice {
             wiring.with(|desk| desk.notice(kind, Place::Conversation, sentence));
@@ -209,7 +209,11 @@ async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
 }
 
 /// Ties desk, store and worker together and starts what runs beside the window. Must be called inside the async runtime.
-pub fn start(opened: Opened, lock: Option<Lock>, program: std::path::PathBuf) -> Arc<Wiring> {
+pub fn start(
+    opened: Opened,
+    lock: Option<Lock>,
+    programs: impl Into<worker::Programs>,
+) -> Arc<Wiring> {
     let desk = Desk::new(opened.remembered, lock.is_some());
     let (orders, due) = mpsc::unbounded_channel();
     let (complaints, mut complained) = mpsc::unbounded_channel();
@@ -228,7 +232,7 @@ pub fn start(opened: Opened, lock: Option<Lock>, program: std::path::PathBuf) ->
             tracing::error!(%error, "the store's task ended");
         }
     });
-    let supervising = tokio::spawn(worker::supervise(program, due, wiring.clone()));
+    let supervising = tokio::spawn(worker::supervise(programs.into(), due, wiring.clone()));
     tokio::spawn({
         let wiring = wiring.clone();
         async move {

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use kept_engine::protocol::Reply;
+use kept_engine::protocol::{Cards, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 
@@ -192,6 +192,14 @@ impl Wiring {
 }
 
 impl Audience for Wiring {
+    fn device(&self) -> Option<String> {
+        self.with(|desk| desk.settings().device.clone())
+    }
+
+    fn cards(&self, cards: Cards) {
+        self.with(|desk| desk.cards_found(cards));
+    }
+
     fn hello(&self, generation: u64, hello: Reply) {
         if let Reply::Hello {
             version,

@@ -41,6 +41,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         method: "snapkv".into(),
         parameters: [("w".to_owned(), "8".to_owned())].into(),
         budget: Some("25%".into()),
+        cache: Some("q8_0".into()),
         model: "mini".into(),
         sources: vec![Source {
             start: 1,
@@ -65,6 +66,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
             chosen: None,
             tokens_from_vault: 0,
             streamed: false,
+            cache: "q8_0".into(),
             notes: vec!["a note".into()],
         })),
         has_map: true,

@@ -128,6 +128,34 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
     assert!(known > Some(300), "{known:?}");
     app.picture("added");
 
+    // The map of the question before it was added says what it speaks of.
+    app.script(
+        "$$('show-map')[0]?.click() ?? $$('turn')[0].click()",
+        Value::Null,
+    );
+    app.until("the footer says so", |app| {
+        app.text("kept-share")
+            .filter(|t| t.contains("of what was open then"))
+    });
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight * 0.6",
+        Value::Null,
+    );
+    app.until("the document that came later says so", |app| {
+        app.script(
+            "$$('part-heading').at(-1)?.scrollIntoView({block: 'center'})",
+            Value::Null,
+        );
+        app.text("added-later")
+            .filter(|t| t.contains("speak of what stands above"))
+    });
+    app.picture("added-later");
+    app.script("$$('turn').at(-1).click()", Value::Null);
+    app.until("the last question knows all of it", |app| {
+        let share = app.text("kept-share")?;
+        (share.contains("of this document") && app.count("added-later") == 0).then_some(())
+    });
+
     // A file that is dropped now does not take the place of all this without a word.
     let third = home.file("third.txt", "The tide was low. The quay was dry.");
     app.drop_files(&[&third]);

@@ -2,8 +2,11 @@
 //! is read, offers the methods that can, and shows what is left of it in the map.
 #![cfg(target_os = "linux")]
 
-use kept_tests::window::{Home, first_start, turn, words};
-use serde_json::Value;
+mod window_models;
+
+use kept_tests::window::{Home, Launch, PATIENCE, first_start, turn, words};
+use serde_json::{Value, json};
+use window_models::small_model;
 
 /// Several times what the model in the box takes at once.
 const BYTES: usize = 60_000;
@@ -132,5 +135,82 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
             .filter(|t| t.contains("longer than the model can hold"))
     });
     app.picture("compare");
+    app.close();
+}
+
+/// Tokens of a document whose map has fewer cells: as many as a map may have (`engine/src/grid/cells.rs`).
+const MOST_CELLS: u64 = 1 << 18;
+
+/// A map of so many tokens is told, painted and put into words by cells of several.
+#[test]
+fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let model = small_model(&home, "narrow.gguf", 2048);
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(model)
+        .argument(home.file("vast.txt", words(400_000)))
+        .open(&home);
+    app.shows_document("vast.txt");
+    let tokens = app.until("its tokens are counted", |app| {
+        app.snapshot()["document"]["tokens"].as_u64()
+    });
+    assert!(tokens > MOST_CELLS, "{tokens}");
+    app.choose_method("streaming_llm");
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = 8.into();
+    settings["budget"] = "64".into();
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("settings are taken");
+    app.script("location.reload()", Value::Null);
+    app.watch_again();
+    app.shows_document("vast.txt");
+    app.ask("Who counted the boxes?");
+    // Reading so much takes longer than anything that a person waits for in the other stories.
+    let started = std::time::Instant::now();
+    while app.state().as_deref() != Some("done") {
+        let state = app.state();
+        assert!(
+            started.elapsed() < 6 * PATIENCE && state.as_deref() != Some("failed"),
+            "{state:?}: {:?}",
+            app.texts("turn")
+        );
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let turn = app.snapshot()["turns"][0]["id"].clone();
+    let cell = |number: u64| app.invoke("map_token", &json!({"turn": turn, "token": number}));
+    let first = cell(0).expect("a cell");
+    assert_eq!(first["tokens"], 2, "two tokens share a cell: {first}");
+    assert!(cell(MOST_CELLS).is_err(), "no more cells than that");
+    let last = cell((tokens - 1) / 2).expect("the last cell");
+    let length = app.snapshot()["document"]["length"].clone();
+    assert_eq!(last["end"], length, "they reach to the end of the text");
+
+    // The newest tokens are kept, and the place where they stand is painted; the middle is not.
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight",
+        Value::Null,
+    );
+    app.until("the end is painted", |app| {
+        app.runs().iter().any(|&share| share > 0).then_some(())
+    });
+    app.picture("cells");
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight / 2",
+        Value::Null,
+    );
+    app.until("the middle is not", |app| {
+        app.runs().iter().all(|&share| share == 0).then_some(())
+    });
+    app.click("table-button");
+    app.until(
+        "the table has its rows, and only the last keeps much",
+        |app| {
+            let rows = app.texts("table-row");
+            let kept = |row: &String| !row.contains("0 %\t0 %");
+            (rows.len() == 10 && kept(&rows[9])).then_some(())
+        },
+    );
     app.close();
 }

@@ -133,7 +133,7 @@ describe('the desk', () => {
 })
 
 describe('the memory bar', () => {
-  const settings = { method: 'snapkv', budget: null }
+  const settings = { method: 'snapkv', budget: null, cache: null }
   const estimate = {
     promptTokens: 100,
     rows: 25,
@@ -141,9 +141,10 @@ describe('the memory bar', () => {
     note: null,
     chosen: null,
     tokensFromVault: 0,
+    cache: 'q8_0',
   }
   const sum = (m: Memory) =>
-    segments({ phase: 'live', memory: m, full: 0, saved: Math.max(0, m.keptFull - m.kept) }).reduce(
+    segments({ phase: 'live', memory: m, cache: '', full: 0, saved: Math.max(0, m.keptFull - m.kept) }).reduce(
       (a, s) => a + s.share,
       0,
     )
@@ -182,8 +183,16 @@ describe('the memory bar', () => {
     const done: Turn = { ...running, state: 'done', facts: { ...facts, keptBytes: 25, fullBytes: 101 } }
     const after = figures(null, done, live, estimate, null, settings)
     expect([after?.phase, after?.memory.kept, after?.memory.keptFull]).toEqual(['turn', 25, 101])
-    expect(figures(null, done, live, estimate, null, { method: 'snapkv', budget: '10%' })?.phase).toBe('estimate')
-    expect(figures(null, done, null, null, null, { method: 'full', budget: null })).toBeNull()
+    // How rows are stored goes the same way: foreseen, as asked, as it was, and foreseen again.
+    expect([half?.cache, after?.cache]).toEqual(['q8_0', 'f16'])
+    const narrow = { ...running, cache: 'q4_0' }
+    expect(figures(narrow, narrow, live, estimate, null, settings, layers(2))?.cache).toBe('q4_0')
+    expect(figures(null, done, live, estimate, null, { ...settings, cache: 'q4_0' })).toMatchObject({
+      phase: 'estimate',
+      cache: 'q8_0',
+    })
+    expect(figures(null, done, live, estimate, null, { ...settings, budget: '10%' })?.phase).toBe('estimate')
+    expect(figures(null, done, null, null, null, { ...settings, method: 'full' })).toBeNull()
   })
 
   it('says when the machine is too small', () => {
@@ -213,4 +222,5 @@ const facts = {
   chosen: null,
   tokensFromVault: 0,
   streamed: false,
+  cache: 'f16',
 }

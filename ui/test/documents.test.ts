@@ -3,7 +3,7 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Actions } from '../src/lib/actions'
-import { blocksOf, pageOf } from '../src/lib/blocks'
+import { addedLater, blocksOf, pageOf } from '../src/lib/blocks'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import { Desk } from '../src/lib/desk.svelte'
@@ -12,6 +12,8 @@ import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
 import { TextStore } from '../src/lib/text.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
+import Block from '../src/parts/Block.svelte'
+import Footer from '../src/parts/Footer.svelte'
 import Documents from '../src/parts/Documents.svelte'
 import Replace from '../src/parts/Replace.svelte'
 import Frame from './Frame.svelte'
@@ -57,8 +59,8 @@ afterEach(async () => {
   clearMocks()
   document.body.replaceChildren()
 })
-function show(part: unknown) {
-  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props: {} } })
+function show(part: unknown, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
   flushSync()
 }
 const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
@@ -104,6 +106,41 @@ describe('the text of several documents', () => {
   })
 })
 
+describe('a map from before a document was added', () => {
+  const painted = (...ends: number[]) => ({
+    turn: 1, layer: null, layers: 1, kvHeads: 1, mean: 0.5, slots: 1, ends: new Uint32Array(ends), counts: new Uint16Array(ends.length),
+  }) // prettier-ignore
+
+  it('is known by its end', () => {
+    const names = (ends: number[] | null) =>
+      addedLater(DOCUMENTS, ends === null ? undefined : new Uint32Array(ends)).map((part) => part.name)
+    expect([names([3, 7]), names([3, 7, three + 10]), names(null), names([])]).toEqual([['b.pdf'], [], [], []])
+    expect(addedLater([], new Uint32Array([3]))).toEqual([])
+  })
+
+  it('is said where that document begins, and where it is said how much is in memory', () => {
+    const block = blocksOf(TEXT, PAGES, DOCUMENTS)[2]!
+    kept.desk.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.map.painted = painted(3, 7)
+    show(Block, { block, index: 2, text: TEXT, mono: false })
+    expect(all('added-later')).toHaveLength(1)
+    kept.map.painted = painted(3, three + 10)
+    flushSync()
+    expect(all('added-later')).toHaveLength(0)
+  })
+
+  it('and the footer does not call it this document', () => {
+    kept.desk.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.map.painted = painted(3, 7)
+    show(Footer)
+    const share = () => all('kept-share')[0]!.textContent?.replace(/\s+/g, ' ').trim()
+    expect(share()).toBe('50 % of what was open then is in memory')
+    kept.map.painted = painted(3, three + 10)
+    flushSync()
+    expect(share()).toBe('50 % of this document is in memory')
+  })
+})
+
 describe('the list of documents', () => {
   it('goes to where one begins, adds one, and takes one away, at the second click if something was asked', async () => {
     show(Documents)
@@ -133,6 +170,36 @@ describe('the list of documents', () => {
     kept.desk.document = documentFacts()
     flushSync()
     expect([all('documents-button').length, all('add-button').length]).toEqual([0, 1])
+  })
+
+  it('closes with Escape, a click elsewhere, or when the keyboard goes elsewhere', () => {
+    show(Documents)
+    const button = all('documents-button')[0]!
+    const isOpen = () => all('documents').length === 1
+    const opens = () => {
+      button.click()
+      flushSync()
+      expect(isOpen()).toBe(true)
+    }
+    const inside = () => all('documents')[0]!
+    opens()
+    inside().dispatchEvent(new MouseEvent('pointerdown', { bubbles: true }))
+    flushSync()
+    expect(isOpen()).toBe(true)
+    inside().dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', isComposing: true, bubbles: true }))
+    flushSync()
+    expect(isOpen()).toBe(true)
+    inside().dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))
+    flushSync()
+    expect([isOpen(), document.activeElement]).toEqual([false, button])
+    opens()
+    document.body.dispatchEvent(new MouseEvent('pointerdown', { bubbles: true }))
+    flushSync()
+    expect(isOpen()).toBe(false)
+    opens()
+    inside().dispatchEvent(new FocusEvent('focusout', { bubbles: true, relatedTarget: document.body }))
+    flushSync()
+    expect(isOpen()).toBe(false)
   })
 
   it('stands at each passage', () => {

@@ -11,6 +11,7 @@ export function turn(some: Partial<Turn> = {}): Turn {
     method: 'snapkv',
     parameters: {},
     budget: null,
+    cache: null,
     model: 'mini',
     sources: [],
     facts: null,
@@ -48,12 +49,12 @@ export function memory(some: Partial<Memory> = {}): Memory {
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
-    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100, keep: 'q8_0', keepBudget: null },
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, device: null },
     models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
       headDim: 64, context: 4096, parameters: 5e6, weightsBytes: 400, bytesPerRow: 1,
-      stretch: null, canThink: false,
+      stretch: null, canThink: false, computesOn: 'the processor', whyProcessor: null,
     },
     modelError: null,
     methods: [
@@ -68,6 +69,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: null,
+    cards: { cards: [], whyNone: 'No NVIDIA driver was found.' },
     saves: true,
     version: '0.1.0',
     ...some,

@@ -258,7 +258,7 @@ describe('a turn', () => {
       sources: [{ start: 40, end: 80, page: 4, document: null, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
       facts: {
         finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
-        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false,
+        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false, cache: 'f16',
       },
     }) // prettier-ignore
     kept.desk.apply({ event: 'turn', turn: done })
@@ -270,7 +270,7 @@ describe('a turn', () => {
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
     expect(find('facts')?.textContent).toBe(
-      '1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head · SnapKV, automatic',
+      '1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head, 16-bit · SnapKV, automatic',
     )
     expect(document.body.textContent).toContain('longest length')
     expect(find('ask-again')?.textContent).toBe('Ask again with Full cache')
@@ -342,10 +342,11 @@ describe('the memory bar', () => {
       note: null,
       chosen: null,
       tokensFromVault: 0,
+      cache: 'f16',
     }
     show(MemoryBar, kept)
     expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
-    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept about 2.0 KiB of 8.0 KiB')
+    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept about 2.0 KiB of 8.0 KiB, 16-bit')
     const widths = [...document.querySelectorAll<HTMLElement>('[data-segment]')].map((s) => parseFloat(s.style.width))
     expect(widths.reduce((a, b) => a + b)).toBeCloseTo(100)
     kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
@@ -373,7 +374,7 @@ describe('the memory bar', () => {
     expect(find('memory-bar')?.dataset['phase']).toBe('live')
     // Of the half that has been read.
     expect(find('memory-saved')?.textContent).toContain('Saved 3.0 KiB')
-    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB')
+    expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB, 16-bit')
     expect(find('memory-free')?.textContent).toMatch(/Free 9\.8 KiB.of 19\.5 KiB/)
   })
 })
@@ -386,7 +387,15 @@ describe('the estimate', () => {
       let refusals = 2
       answers['estimate'] = () => {
         if (refusals-- > 0) throw 'No document is open.'
-        return { promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0 }
+        return {
+          promptTokens: 100,
+          rows: 25,
+          memory: memory(),
+          note: null,
+          chosen: null,
+          tokensFromVault: 0,
+          cache: 'f16',
+        }
       }
       kept.actions.estimateSoon(kept.desk.choice)
       await vi.advanceTimersByTimeAsync(3000)
@@ -406,7 +415,15 @@ describe('the estimate', () => {
 
   it('outlives a restart of the engine with the same model', () => {
     const kept = given()
-    kept.desk.estimate = { promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0 }
+    kept.desk.estimate = {
+      promptTokens: 100,
+      rows: 25,
+      memory: memory(),
+      note: null,
+      chosen: null,
+      tokensFromVault: 0,
+      cache: 'f16',
+    }
     const model = kept.desk.model!
     kept.desk.apply({ event: 'model', model: null, error: null })
     kept.desk.apply({ event: 'model', model, error: null })

@@ -79,6 +79,7 @@ const estimate = (some: Partial<Estimate> = {}): Estimate => ({
   note: null,
   chosen: null,
   tokensFromVault: 0,
+  cache: 'f16',
   ...some,
 })
 const LONG = { streaming: 'This document has 120,000 tokens. Answers are approximate.', tokens: 120_000 }
@@ -181,16 +182,16 @@ describe('while it is read, and after', () => {
     const kept = given()
     const facts: Facts = {
       finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
-      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960,
+      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, cache: 'f16',
       chosen: { method: 'snapkv', rows: 250, reason: '25 % of the document is kept.' },
     } // prettier-ignore
     kept.desk.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(
-      '1.0 s to first word · 60 tokens/s · 250 of 1,000 rows a head · 960 tokens from the vault · Automatic chose SnapKV',
+      '1.0 s to first word · 60 tokens/s · 250 of 1,000 rows a head, 16-bit · 960 tokens from the vault · Automatic chose SnapKV',
     )
     expect(words('chosen-reason')).toBe('25 % of the document is kept.')
-    expect(described({ method: AUTO, parameters: {}, budget: '25%' }, METHODS)).toBe('Automatic, 25 %')
+    expect(described({ method: AUTO, parameters: {}, budget: '25%', cache: null }, METHODS)).toBe('Automatic, 25 %')
     expect(titleOf('gone', METHODS)).toBe('gone')
   })
 })

@@ -208,10 +208,10 @@ describe('parameters', () => {
   it('are shown with a question and its answer', () => {
     expect(assignments({ kernel: '5', w: '8' })).toBe('kernel 5, w 8')
     const methods = [SNAPKV]
-    expect(described({ method: 'snapkv', parameters: { kernel: '5' }, budget: '25%' }, methods)).toBe(
+    expect(described({ method: 'snapkv', parameters: { kernel: '5' }, budget: '25%', cache: null }, methods)).toBe(
       'SnapKV, 25 %, kernel 5',
     )
-    expect(described({ method: 'full', parameters: {}, budget: '25%' }, methods)).toBe('full')
+    expect(described({ method: 'full', parameters: {}, budget: '25%', cache: null }, methods)).toBe('full')
     expect(withValue({ a: '1' }, 'b', ' 2 ')).toEqual({ a: '1', b: '2' })
     expect(withValue({ a: '1', b: '2' }, 'a', ' ')).toEqual({ b: '2' })
     const names = ['decode_every', 'decode_w']

@@ -42,6 +42,8 @@ pub struct Estimate {
     pub chosen: Option<Chosen>,
     /// Tokens of the prompt that need no reading: they are in the vault.
     pub tokens_from_vault: usize,
+    /// How kept rows would be stored, as in [`super::Settings`].
+    pub cache: String,
 }
 
 /// What `auto` took, and why.
@@ -166,6 +168,9 @@ pub struct Facts {
     /// It was read in streaming mode, which is approximate.
     #[serde(default)]
     pub streamed: bool,
+    /// How kept rows were stored; empty where that was not yet noted.
+    #[serde(default)]
+    pub cache: String,
 }
 
 /// A question with its answer.
@@ -188,6 +193,8 @@ pub struct Turn {
     pub parameters: Parameters,
     /// As asked; `None` is the default budget.
     pub budget: Option<String>,
+    /// How kept rows were to be stored; `None` left it to the engine.
+    pub cache: Option<String>,
     /// The model's label.
     pub model: String,
     /// Where the answer comes from.

@@ -54,6 +54,7 @@ impl Desk {
             method: choice.method.clone(),
             parameters: choice.parameters.clone(),
             budget: choice.budget.clone(),
+            cache: self.settings.cache.clone(),
             model: self.model_label(),
             sources: Vec::new(),
             facts: None,
@@ -77,7 +78,7 @@ impl Desk {
             temperature: 0.0,
             seed: 0,
             thinking,
-            cache: None,
+            cache: self.settings.cache.clone(),
         };
         if self.running.is_some() {
             // The question of a conversation that is gone is still ending.
@@ -163,7 +164,7 @@ impl Desk {
                 ticket,
                 method: method_of(&choice),
                 budget: self.budget_of(&choice),
-                cache: None,
+                cache: self.settings.cache.clone(),
             },
             None,
         );

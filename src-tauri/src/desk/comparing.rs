@@ -60,7 +60,7 @@ impl Desk {
                     budget: choice.budget.clone(),
                 })
                 .collect(),
-            cache: None,
+            cache: self.settings.cache.clone(),
         };
         let comparison = Comparison {
             id: ticket,

@@ -70,6 +70,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
             .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
         tokens_from_vault: answer.vault.tokens_from_vault,
         streamed: answer.streamed,
+        cache: answer.cache,
     }));
     turn.sources = answer
         .sources

@@ -5,7 +5,9 @@
 //! the engine's work (kept-worker does it) and storage (`store` does it).
 
 mod asking;
+mod cards;
 mod comparing;
+mod document;
 mod documents;
 mod facts;
 mod life;
@@ -25,12 +27,13 @@ use kept_engine::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
+    AppEvent, Cards, Comparison, Estimate, Inspection, Life, MethodFacts, ModelChoice, ModelFacts,
     NoticeKind, Place, Settings, Snapshot, Theme, Turn, Vault, WorkerState, ordinary_zoom,
     usual_keeping,
 };
 use crate::library::BegunDownload;
-pub use documents::{OpenDocument, file_name};
+pub use document::OpenDocument;
+pub use documents::file_name;
 pub use maps::{MapPlace, lock};
 pub use models::MOST_TOKENS;
 pub use thin::Thinner;
@@ -241,6 +244,8 @@ pub struct Desk {
     drag: Option<(u64, usize)>,
     /// What is kept of documents, once the worker has said so.
     vault: Option<Vault>,
+    /// The graphics cards there are, or why none.
+    cards: Cards,
     /// The request to remove it all, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -303,6 +308,7 @@ impl Desk {
             thinking: remembered.thinking,
             drag: None,
             vault: None,
+            cards: Cards::default(),
             clearing: None,
             worker: WorkerState {
                 state: Life::Starting,
@@ -354,6 +360,7 @@ impl Desk {
             thinking: self.thinking,
             worker: self.worker.clone(),
             vault: self.vault.clone(),
+            cards: self.cards.clone(),
             saves: self.saves,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -447,6 +454,8 @@ pub fn default_settings() -> Settings {
         zoom: ordinary_zoom(),
         keep: usual_keeping(),
         keep_budget: None,
+        cache: None,
+        device: None,
     }
 }
 

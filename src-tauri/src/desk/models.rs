@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kept_engine::AUTO;
+use kept_engine::kernels::CacheType;
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
 use tokio::sync::oneshot;
 
+use super::cards::check_device;
 use super::vault::check_keeping;
 use super::{Desk, Effect, ModelEntry, Save, Wanted};
 use crate::contract::{
@@ -58,6 +60,14 @@ pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
     }
 }
 
+/// Whether there is such a type of rows.
+pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
+    match cache.map(str::parse::<CacheType>) {
+        Some(Err(_)) => Err(sentences::cache_type(cache.unwrap_or_default())),
+        _ => Ok(()),
+    }
+}
+
 /// Parameters as the engine takes them.
 pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
     parameters.clone().into_iter().collect()
@@ -87,6 +97,8 @@ impl Desk {
             return Err(sentences::zoom(settings.zoom, &ZOOM));
         }
         check_keeping(&settings)?;
+        check_cache(settings.cache.as_deref())?;
+        check_device(settings.device.as_deref())?;
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
             return Err(sentences::unknown_model(&settings.model));
         }
@@ -96,12 +108,19 @@ impl Desk {
         if model_changed && self.is_busy() {
             return Err(sentences::BUSY_MODEL.to_owned());
         }
+        let device_changed = settings.device != self.settings.device;
+        if device_changed && (self.is_busy() || self.opening.is_some()) {
+            return Err(sentences::BUSY_DEVICE.to_owned());
+        }
         if settings.theme != self.settings.theme {
             self.effects.push(Effect::Theme(settings.theme));
         }
         self.settings = settings;
         self.save(Save::Settings(self.settings.clone()));
-        if model_changed {
+        if device_changed {
+            // The engine computes in one place for as long as it lives.
+            self.restart_worker();
+        } else if model_changed {
             self.open_model();
         }
         if keeping_changed {
@@ -401,6 +420,8 @@ fn facts(model: protocol::ModelFacts) -> ModelFacts {
         bytes_per_row: model.bytes_per_row,
         stretch: model.stretch,
         can_think: model.can_think,
+        computes_on: model.computes_on,
+        why_processor: model.why_processor.map(|why| for_window(&why)),
     }
 }
 

@@ -160,6 +160,7 @@ impl Desk {
                 chosen: (estimate.chosen.as_deref())
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
                 tokens_from_vault: estimate.tokens_from_vault,
+                cache: estimate.cache.clone(),
                 note: match streams {
                     // The document's own sentence says it.
                     true => None,

@@ -11,27 +11,39 @@ use kept_engine::policies::PolicyError;
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
 pub use self::reading::{
-    COMPARE_STREAMED, cannot_stream, chosen, keep_budget, keeping, streamed, streams, vault_cleared,
+    BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget, keeping,
+    streamed, streams, vault_cleared,
 };
 use crate::desk::file_name;
 
 /// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
 pub fn for_window(sentence: &str) -> String {
-    let mut text = sentence
+    if let Some(said) = reading::rounded_anew(sentence) {
+        return said;
+    }
+    let mut text = without_parts(&without_flags(sentence));
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
+    }
+    capitalised(text)
+}
+
+/// Flags of the terminal have other names in a window.
+fn without_flags(sentence: &str) -> String {
+    sentence
         .replace("for example --budget ", "for example ")
         .replace("raise --budget to", "raise the budget to")
         .replace("or lower --budget", "or lower the budget")
         .replace("or set less", "or set less in Advanced")
         .replace("pass --model FILE.gguf", "choose a model file")
+        .replace("or use --device cpu", "or choose Processor in Settings")
+        .replace("or --device cpu", "or Processor in Settings")
+        .replace("use --device cpu", "choose Processor in Settings")
+        .replace("--device cuda:", "the graphics card cuda:")
         .replace("--max-tokens", "the longest answer")
         .replace("--budget", "the budget")
         .replace("--method", "the method")
-        .replace("--model", "the model");
-    text = without_parts(&text);
-    if !text.ends_with(['.', '!', '?']) {
-        text.push('.');
-    }
-    capitalised(text)
+        .replace("--model", "the model")
 }
 
 /// What the rows that a method needs are made of is said in its own parameters' names: not here.
@@ -182,7 +194,7 @@ pub const SECOND_WINDOW: &str =
 /// The model file at `path` cannot be used.
 pub fn model_failed(message: &str, path: &Path) -> String {
     let name = file_name(path);
-    let text = about(message, path);
+    let text = without_flags(&about(message, path));
     let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
     let text = match text.strip_prefix("the model file ") {
         // It says already that it cannot be opened, or why.
@@ -276,6 +288,17 @@ mod tests {
         ] {
             assert_eq!(for_window(given), shown);
         }
+    }
+
+    #[test]
+    fn a_card_is_named_as_the_settings_name_it() {
+        let full = "the graphics card NVIDIA X has 1 bytes left and 2 more are needed; use a smaller budget, a smaller model or --device cpu";
+        assert!(for_window(full).ends_with("a smaller model or Processor in Settings."));
+        let none = "--device cuda:0: no NVIDIA driver was found; use --device cpu";
+        assert_eq!(
+            model_failed(none, Path::new("/m/a.gguf")),
+            "a.gguf could not be opened: the graphics card cuda:0: no NVIDIA driver was found; choose Processor in Settings."
+        );
     }
 
     #[test]

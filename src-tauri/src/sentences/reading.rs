@@ -91,6 +91,35 @@ pub fn keeping(kind: &str) -> String {
     format!("What was read is kept as q8_0, f16 or not at all (off); “{kind}” is none of these.")
 }
 
+/// No way to store rows.
+pub fn cache_type(typed: &str) -> String {
+    format!("Kept rows are stored as f32, f16, q8_0 or q4_0; “{typed}” is none of these.")
+}
+
+/// No device.
+pub fn device(typed: &str) -> String {
+    format!(
+        "The engine runs on the processor (cpu) or a graphics card (cuda:0); “{typed}” is neither."
+    )
+}
+
+/// The engine must not go while it works.
+pub const BUSY_DEVICE: &str =
+    "The engine is at work: stop it or wait for its end, then change what it runs on.";
+
+/// What the engine says of a method that rows of few bits do not work with, in the window's words; nothing if it is not that. What
+/// has to change is the person's to choose: the page offers it (`ui/src/lib/cache.ts` knows the sentence by its end).
+pub(super) fn rounded_anew(sentence: &str) -> Option<String> {
+    let rest = sentence.strip_prefix("a cache of type ")?;
+    let (cache, rest) = rest.split_once(" does not work with ")?;
+    let (method, rest) = rest.split_once(", which ")?;
+    let (does, _) = rest.split_once(" and would round them each time")?;
+    Some(format!(
+        "{} {does}, and rows of {cache} would be rounded anew each time: choose another method, or store rows in 16 or 32 bits.",
+        title(method)
+    ))
+}
+
 /// No amount of disk space.
 pub fn keep_budget(typed: &str) -> String {
     format!("“{typed}” is no amount of disk space: write for example 20 GiB or 500 MiB.")
@@ -138,6 +167,20 @@ mod tests {
         assert!(chosen(&little, 1000, false).contains("no method lost less"));
         assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is lost"));
         assert!(chosen(&taken("ems", 512, None), 100_000, false).starts_with("EMS follows"));
+    }
+
+    #[test]
+    fn a_method_that_rows_of_few_bits_do_not_work_with_is_named_with_the_ways_out() {
+        let error = kept_engine::EngineError::CacheType {
+            cache: kept_engine::kernels::CacheType::Q8_0,
+            method: "ems",
+            why: "merges rows while it answers",
+        };
+        assert_eq!(
+            crate::sentences::for_window(&error.to_string()),
+            "EMS merges rows while it answers, and rows of q8_0 would be rounded anew each time: choose another method, or store rows in 16 or 32 bits."
+        );
+        assert_eq!(rounded_anew("a cache of type q8_0 is full"), None);
     }
 
     #[test]

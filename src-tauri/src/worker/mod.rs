@@ -4,20 +4,20 @@
 //! within ten seconds of the start, one after another, and it gives up until a person asks.
 
 mod process;
+mod programs;
 mod stream;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, Request, header};
+use kept_engine::protocol::{Cards, Frame, Kind, ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub use process::{PROGRAM_VARIABLE, program};
+pub use programs::{CARD_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
 
 /// A worker that has not said hello by then is not going to.
 const HELLO: Duration = Duration::from_secs(30);
@@ -47,6 +47,10 @@ pub enum Order {
 
 /// Who hears what becomes of the worker.
 pub trait Audience: Send + Sync + 'static {
+    /// What it is to compute on, as in the settings; asked before every start.
+    fn device(&self) -> Option<String>;
+    /// The graphics cards that were found before a start.
+    fn cards(&self, cards: Cards);
     /// It lives; this is its first message.
     fn hello(&self, generation: u64, hello: Reply);
     /// It says something. An error means that it makes no sense: the worker is ended.
@@ -72,7 +76,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Supervises the worker until nobody is left to give orders.
 pub async fn supervise(
-    program: PathBuf,
+    programs: Programs,
     mut orders: UnboundedReceiver<Order>,
     audience: Arc<dyn Audience>,
 ) {
@@ -81,11 +85,15 @@ pub async fn supervise(
     loop {
         generation += 1;
         let started = Instant::now();
-        let end = match process::start(&program) {
+        let cards = programs.look().await;
+        let start = programs.start(audience.device().as_deref(), &cards);
+        audience.cards(cards);
+        let end = match process::start(&start) {
             Ok(child) => live(child, generation, &mut orders, &*audience).await,
             Err(error) => {
-                tracing::error!(program = %program.display(), %error, "the engine cannot be started");
-                audience.gone(&process::cannot_start(&program, &error));
+                tracing::error!(program = %start.program.display(), %error, "the engine cannot be started");
+                let variable = start.variable(&programs);
+                audience.gone(&process::cannot_start(&start.program, variable, &error));
                 wait_for_restart(&mut orders).await
             }
         };

@@ -1,29 +1,20 @@
-//! The worker's process: where its program is, starting it, and saying in plain words how it ended.
+//! The worker's process: starting it, and saying in plain words how it ended.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use tokio::process::{Child, Command};
 
-/// The variable that names another program.
-pub const PROGRAM_VARIABLE: &str = "KEPT_WORKER";
+use super::programs::Start;
 
-/// The worker's program: what `KEPT_WORKER` names, else `kept-worker` beside this program.
-pub fn program() -> PathBuf {
-    if let Some(named) = std::env::var_os(PROGRAM_VARIABLE) {
-        return named.into();
-    }
-    let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
-    match std::env::current_exe() {
-        Ok(this) => this.with_file_name(name),
-        Err(_) => name.into(),
-    }
-}
+/// The code with which it ends after a graphics card failed it (`kept-worker/main.rs`).
+const CARD_LOST: i32 = 71;
 
 /// Starts it. It ends when its standard input does, and at the latest when the handle is dropped.
-pub fn start(program: &Path) -> io::Result<Child> {
-    Command::new(program)
+pub fn start(start: &Start) -> io::Result<Child> {
+    Command::new(&start.program)
+        .args(&start.arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -31,15 +22,15 @@ pub fn start(program: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Why it cannot be started, in one sentence that names the program.
-pub fn cannot_start(program: &Path, error: &io::Error) -> String {
+/// Why it cannot be started, in one sentence that names the program and the `variable` that can name another.
+pub fn cannot_start(program: &Path, variable: &str, error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "it may not be run by this user".to_owned(),
         _ => error.to_string(),
     };
     format!(
-        "The engine ({}) could not be started: {why}. Install Kept again, or set {PROGRAM_VARIABLE} to the program, then start it again.",
+        "The engine ({}) could not be started: {why}. Install Kept again, or set {variable} to the program, then start it again.",
         program
             .file_name()
             .unwrap_or(program.as_os_str())
@@ -58,6 +49,9 @@ pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
             7 => "The engine lost a file it was reading, perhaps on a removed disk (signal 7).".to_owned(),
             _ => format!("The engine crashed (signal {signal})."),
         };
+    }
+    if status.code() == Some(CARD_LOST) {
+        return "The graphics card failed, and the engine that used it was ended.".to_owned();
     }
     let code = status
         .code()

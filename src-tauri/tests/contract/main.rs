@@ -148,8 +148,12 @@ fn every_shape_has_the_fields_of_the_contract() {
                 bytes_per_row: 0,
                 stretch: None,
                 can_think: false,
+                computes_on: String::new(),
+                why_processor: None,
             }),
         ),
+        ("Cards", fields(&Cards::default())),
+        ("GraphicsCard", fields(&graphics_card())),
         (
             "MethodFacts",
             fields(&MethodFacts {
@@ -181,6 +185,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 note: None,
                 chosen: None,
                 tokens_from_vault: 0,
+                cache: String::new(),
             }),
         ),
         (
@@ -212,6 +217,7 @@ fn every_shape_has_the_fields_of_the_contract() {
                 chosen: None,
                 tokens_from_vault: 0,
                 streamed: false,
+                cache: String::new(),
             }),
         ),
         (
@@ -341,6 +347,9 @@ fn every_event_has_the_fields_of_the_contract() {
         AppEvent::Thinking { thinking: true },
         AppEvent::Vault {
             vault: Some(vault()),
+        },
+        AppEvent::Cards {
+            cards: Cards::default(),
         },
         AppEvent::Library {
             library: Box::new(library()),

@@ -127,6 +127,15 @@ pub fn vault() -> Vault {
     }
 }
 
+pub fn graphics_card() -> GraphicsCard {
+    GraphicsCard {
+        device: String::new(),
+        name: String::new(),
+        memory: 0,
+        free: 0,
+    }
+}
+
 pub fn progress() -> Progress {
     Progress {
         phase: Phase::Reading,
@@ -155,6 +164,7 @@ pub fn turn() -> Turn {
         method: String::new(),
         parameters: Parameters::new(),
         budget: None,
+        cache: None,
         model: String::new(),
         sources: Vec::new(),
         facts: None,

@@ -107,6 +107,7 @@ impl Launch {
             .env("KEPT_LOG", "info")
             .env_remove("WAYLAND_DISPLAY")
             .env_remove("KEPT_WORKER")
+            .env_remove("KEPT_WORKER_CUDA")
             .env_remove("RUST_BACKTRACE")
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())

@@ -29,7 +29,13 @@ pub fn slow_model(home: &Home) -> PathBuf {
 #[allow(dead_code)] // each story uses some
 #[must_use]
 pub fn wide_model(home: &Home) -> PathBuf {
-    let path = home.path().join("files/wide.gguf");
+    small_model(home, "wide.gguf", 200_000)
+}
+
+/// A very small model that takes in `context` tokens at once, in a file of this name.
+#[allow(dead_code)] // each story uses some
+pub fn small_model(home: &Home, name: &str, context: usize) -> PathBuf {
+    let path = home.path().join("files").join(name);
     let model = TinyLlama {
         layers: 2,
         width: 32,
@@ -37,7 +43,7 @@ pub fn wide_model(home: &Home) -> PathBuf {
         q_heads: 1,
         kv_heads: 1,
         head_dim: 16,
-        context: 200_000,
+        context,
         ..TinyLlama::default()
     };
     model.write(&path).expect("a model is written");

@@ -84,6 +84,12 @@ export function pageAt(pages: readonly PageRange[], offset: number): number | nu
   return found
 }
 
+/** Those of `documents` that stand behind everything that a map speaks of: they were added after its question. */
+export function addedLater(documents: readonly DocumentPart[], ends: Uint32Array | undefined): DocumentPart[] {
+  const last = ends?.at(-1)
+  return last === undefined ? [] : documents.filter((part) => part.start >= last)
+}
+
 /** The document that holds `offset`, where there are several. */
 export function partAt(documents: readonly DocumentPart[], offset: number): DocumentPart | null {
   return documents.find((part) => offset >= part.start && offset < part.end) ?? null

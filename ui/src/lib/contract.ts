@@ -39,6 +39,26 @@ export interface Settings {
   keep: string
   /** What that may take on disk, such as `20GiB`; null takes the engine's default. */
   keepBudget: string | null
+  /** How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; null leaves it to the engine. */
+  cache: string | null
+  /** What computes: `cpu` or `cuda:0`; null takes a graphics card where the model fits one. */
+  device: string | null
+}
+
+/** The graphics cards of this computer, as they were when the engine was last started. */
+export interface Cards {
+  cards: GraphicsCard[]
+  /** Why there is none, one sentence. */
+  whyNone: string | null
+}
+
+export interface GraphicsCard {
+  /** As in `Settings`: `cuda:0`. */
+  device: string
+  name: string
+  memory: number
+  /** Bytes of it that were free. */
+  free: number
 }
 
 /** What is kept on disk of documents that were read. */
@@ -77,6 +97,10 @@ export interface ModelFacts {
   bytesPerRow: number
   stretch: string | null
   canThink: boolean
+  /** What computes: `the processor`, or a graphics card's name. */
+  computesOn: string
+  /** Why that is the processor, where a graphics card was looked for: one sentence. */
+  whyProcessor: string | null
 }
 
 export interface ParameterFacts {
@@ -160,6 +184,8 @@ export interface Estimate {
   chosen: Chosen | null
   /** Tokens of the prompt that need no reading: they are in the vault. */
   tokensFromVault: number
+  /** How kept rows would be stored, as in `Settings`. */
+  cache: string
 }
 
 /** What `auto` took, and why. */
@@ -206,6 +232,8 @@ export interface Facts {
   tokensFromVault: number
   /** It was read in streaming mode, which is approximate. */
   streamed: boolean
+  /** How kept rows were stored; empty for answers from before that was noted. */
+  cache: string
 }
 
 /** A question with its answer. */
@@ -220,6 +248,8 @@ export interface Turn {
   /** What was set of the method's parameters. */
   parameters: Parameters
   budget: string | null
+  /** How kept rows were to be stored, as in `Settings`. */
+  cache: string | null
   /** The model's label. */
   model: string
   sources: Source[]
@@ -273,6 +303,7 @@ export interface Snapshot {
   worker: WorkerState
   /** null until the engine has said so, or where nothing can be kept. */
   vault: Vault | null
+  cards: Cards
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
@@ -305,6 +336,8 @@ export type AppEvent =
   | { event: 'thinking'; thinking: boolean }
   /** What is kept on disk has changed. */
   | { event: 'vault'; vault: Vault | null }
+  /** Before every start of the engine. */
+  | { event: 'cards'; cards: Cards }
   /** What was found, whenever that changes after `look_for_models`. */
   | { event: 'library'; library: Library }
   /** All downloads of the list, whenever one changes. At most about 10 a second. */

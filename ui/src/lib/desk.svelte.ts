@@ -4,6 +4,7 @@
  */
 import type {
   AppEvent,
+  Cards,
   Choice,
   Comparison,
   DocumentFacts,
@@ -60,6 +61,8 @@ export class Desk {
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,
+    cache: null,
+    device: null,
   })
   models = $state.raw<ModelChoice[]>([])
   model = $state.raw<ModelFacts | null>(null)
@@ -79,6 +82,7 @@ export class Desk {
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** What is kept on disk of documents that were read. */
   vault = $state.raw<Vault | null>(null)
+  cards = $state.raw<Cards>({ cards: [], whyNone: null })
   saves = $state(true)
   version = $state('')
 
@@ -149,6 +153,7 @@ export class Desk {
     this.thinking = snapshot.thinking
     this.worker = snapshot.worker
     this.vault = snapshot.vault
+    this.cards = snapshot.cards
     this.saves = snapshot.saves
     this.version = snapshot.version
     this.selected = snapshot.turns.at(-1)?.id ?? null
@@ -215,6 +220,9 @@ export class Desk {
         return
       case 'vault':
         this.vault = event.vault
+        return
+      case 'cards':
+        this.cards = event.cards
         return
       case 'library':
         this.library = event.library

@@ -11,6 +11,8 @@ export type Phase = 'estimate' | 'live' | 'turn'
 export interface Figures {
   phase: Phase
   memory: Memory
+  /** How kept rows are stored, by the engine's name; empty where nobody has said. */
+  cache: string
   /** Bytes of the bar's whole width. */
   full: number
   /** Bytes that the full cache would take more. While a document is read, of the layers that have been read. */
@@ -45,7 +47,7 @@ export function figures(
   live: Live | null,
   estimate: Estimate | null,
   model: ModelFacts | null,
-  settings: Pick<Settings, 'method' | 'budget'>,
+  settings: Pick<Settings, 'method' | 'budget' | 'cache'>,
   mapped: Layers | null = null,
 ): Figures | null {
   const layers = mapped !== null && mapped.turn === running?.id && mapped.layers > 0 ? mapped : null
@@ -53,9 +55,14 @@ export function figures(
   if (running && live?.turn === running.id && (read > 0 || !estimate)) {
     // Scratch comes and goes while a question runs; the width does not follow it down.
     const full = Math.max(fullOf(live.memory), estimate ? fullOf(estimate.memory) : 0)
-    return { phase: 'live', memory: live.memory, full, saved: spared(live.memory, read) }
+    const cache = running.cache ?? estimate?.cache ?? ''
+    return { phase: 'live', memory: live.memory, cache, full, saved: spared(live.memory, read) }
   }
-  const asShown = shown?.facts && shown.method === settings.method && shown.budget === settings.budget
+  const asShown =
+    shown?.facts &&
+    shown.method === settings.method &&
+    shown.budget === settings.budget &&
+    shown.cache === settings.cache
   if (!running && asShown && shown.facts) {
     const facts = shown.facts
     const last = live?.turn === shown.id ? live.memory : null
@@ -68,11 +75,11 @@ export function figures(
       available: last?.available ?? estimate?.memory.available ?? null,
       total: last?.total ?? estimate?.memory.total ?? null,
     }
-    return { phase: 'turn', memory, full: fullOf(memory), saved: spared(memory) }
+    return { phase: 'turn', memory, cache: facts.cache, full: fullOf(memory), saved: spared(memory) }
   }
   if (estimate) {
     const { memory } = estimate
-    return { phase: 'estimate', memory, full: fullOf(memory), saved: spared(memory) }
+    return { phase: 'estimate', memory, cache: estimate.cache, full: fullOf(memory), saved: spared(memory) }
   }
   return null
 }

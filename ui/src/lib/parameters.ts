@@ -4,6 +4,7 @@
  */
 import type { Choice, MethodFacts, Parameters } from './contract'
 import { label } from './budget'
+import { storedShort } from './cache'
 import { AUTO, titleOf } from './methods'
 
 /**
@@ -36,13 +37,14 @@ export function assignments(parameters: Parameters): string {
     .join(', ')
 }
 
-/** `SnapKV, 25 %, kernel 5`. */
-export function described(choice: Choice, methods: MethodFacts[]): string {
+/** `SnapKV, 25 %, kernel 5, 8-bit`. */
+export function described(choice: Choice & { cache: string | null }, methods: MethodFacts[]): string {
   const budget = choice.budget === null ? (choice.method === AUTO ? '' : 'automatic') : label(choice.budget)
   const parts = [
     titleOf(choice.method, methods),
     choice.method === 'full' ? '' : budget,
     assignments(choice.parameters),
+    storedShort(choice.cache ?? ''),
   ]
   return parts.filter((part) => part !== '').join(', ')
 }

@@ -63,6 +63,8 @@ export function start(): void {
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,
+    cache: null,
+    device: null,
   }
 
   function open(which: string | null): DocumentFacts | null {
@@ -109,6 +111,8 @@ export function start(): void {
       bytesPerRow,
       stretch: null,
       canThink: long,
+      computesOn: 'the processor',
+      whyProcessor: null,
     },
     modelError: null,
     methods: [
@@ -138,6 +142,7 @@ export function start(): void {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
+    cards: { cards: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
     version: '0.1.0',
   }
@@ -229,6 +234,7 @@ export function start(): void {
         chosen: null,
         tokensFromVault: 0,
         streamed: false,
+        cache: snapshot.settings.cache ?? 'f16',
       }
     }
     emit({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
@@ -316,6 +322,7 @@ export function start(): void {
           note: null,
           chosen: null,
           tokensFromVault: 0,
+          cache: snapshot.settings.cache ?? 'f16',
         }
       }
       case 'ask': {
@@ -328,6 +335,7 @@ export function start(): void {
           method: args.method,
           parameters: args.parameters,
           budget: args.budget,
+          cache: snapshot.settings.cache,
           model: 'mini',
           sources: [],
           facts: null,

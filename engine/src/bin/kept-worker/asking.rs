@@ -20,6 +20,28 @@ use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
 
+/// How a question has left the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// As it was.
+    Sound,
+    /// After a bug: what it held may be torn.
+    Broken,
+    /// The graphics card failed, or has no memory left.
+    CardLost,
+}
+
+/// The last word on a question, and how it left the engine.
+pub type Ending = (Reply, Left);
+
+/// How an error of the engine leaves it.
+pub fn left(error: &EngineError) -> Left {
+    match error.loses_card() {
+        true => Left::CardLost,
+        false => Left::Sound,
+    }
+}
+
 /// A question as it was asked.
 pub struct Question {
     pub text: String,
@@ -65,11 +87,11 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let started = named.spawn(move || {
         for job in queue {
             let (ticket, what) = (job.ticket, job.work.what());
-            let (reply, broken) = last_word(ticket, what, || match &job.work {
+            let (reply, left) = last_word(ticket, what, || match &job.work {
                 Work::Ask(question) => answer(&job, question, &output),
                 Work::Compare(comparison) => compare(&job, comparison, &output),
             });
-            if inbox.send(Input::Ended { reply, broken }).is_err() {
+            if inbox.send(Input::Ended { reply, left }).is_err() {
                 return;
             }
         }
@@ -81,10 +103,10 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     jobs
 }
 
-/// What `work` says last, or after a bug in it that there was one; and whether there was.
-fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Reply) -> (Reply, bool) {
+/// What `work` says last, or after a bug in it that there was one.
+fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(reply) => (reply, false),
+        Ok(ending) => ending,
         Err(_) => {
             let reply = Reply::Failed {
                 ticket: Some(ticket),
@@ -92,20 +114,24 @@ fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Reply) -> (Reply
                 message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
                 stopped: false,
             };
-            (reply, true)
+            (reply, Left::Broken)
         }
     }
 }
 
 /// Answers one question; gives the last word on it.
-fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
+fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let failed = |message: String, stopped: bool| Reply::Failed {
-        ticket: Some(ticket),
-        what: Failure::Ask,
-        message,
-        stopped,
+    let failed = |message: String, stopped: bool, left: Left| {
+        let reply = Reply::Failed {
+            ticket: Some(ticket),
+            what: Failure::Ask,
+            message,
+            stopped,
+        };
+        (reply, left)
     };
+    let refused = |message: String| failed(message, false, Left::Sound);
     let Question {
         text,
         method,
@@ -118,14 +144,11 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
         cache,
     } = question;
     if *max_tokens == 0 {
-        return failed(
-            "an answer of at most 0 tokens is no answer; allow at least 1".to_owned(),
-            false,
-        );
+        return refused("an answer of at most 0 tokens is no answer; allow at least 1".to_owned());
     }
     let budget = match parse_budget(budget.as_deref()) {
         Ok(budget) => budget,
-        Err(why) => return failed(why, false),
+        Err(why) => return refused(why),
     };
     let sampling = Sampling {
         temperature: f64::from(*temperature),
@@ -145,15 +168,18 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Reply {
     };
     let engine = match stored(&job.model.engine, cache.as_deref()) {
         Ok(engine) => engine,
-        Err(why) => return failed(why, false),
+        Err(why) => return refused(why),
     };
     let mut watching = Watching::new(ticket, job, &engine, output);
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
-        Ok(answer) => Reply::Answered {
-            ticket,
-            answer: watching.facts(answer),
-        },
-        Err(error) => failed(error.to_string(), matches!(error, EngineError::Stopped)),
+        Ok(answer) => {
+            let answer = watching.facts(answer);
+            (Reply::Answered { ticket, answer }, Left::Sound)
+        }
+        Err(error) => {
+            let stopped = matches!(error, EngineError::Stopped);
+            failed(error.to_string(), stopped, left(&error))
+        }
     }
 }
 
@@ -350,8 +376,8 @@ mod tests {
 
     #[test]
     fn a_bug_in_a_question_is_its_last_word() {
-        let (reply, broken) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
-        assert!(broken);
+        let (reply, left) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
+        assert_eq!(left, Left::Broken);
         let Reply::Failed {
             ticket, message, ..
         } = reply

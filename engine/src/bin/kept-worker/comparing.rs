@@ -7,7 +7,7 @@ use kept_engine::policies::Budget;
 use kept_engine::protocol::{CompareRun, Failure, Reply};
 use kept_engine::{Engine, EngineError, Event};
 
-use crate::asking::Job;
+use crate::asking::{Ending, Job, Left, left};
 use crate::desk::{parse_budget, stored};
 use crate::output::Output;
 
@@ -23,22 +23,26 @@ pub struct Comparison {
 }
 
 /// Makes one comparison; gives the last word on it. What is wrong with a single run is that run's; the others go on.
-pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
-    let failed = |error: &EngineError| Reply::Failed {
-        ticket: Some(job.ticket),
-        what: Failure::Compare,
-        message: error.to_string(),
-        stopped: matches!(error, EngineError::Stopped),
+pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
+    let failed = |error: &EngineError| {
+        let reply = Reply::Failed {
+            ticket: Some(job.ticket),
+            what: Failure::Compare,
+            message: error.to_string(),
+            stopped: matches!(error, EngineError::Stopped),
+        };
+        (reply, left(error))
     };
     let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
         Ok(engine) => engine,
         Err(message) => {
-            return Reply::Failed {
+            let reply = Reply::Failed {
                 ticket: Some(job.ticket),
                 what: Failure::Compare,
                 message,
                 stopped: false,
             };
+            return (reply, Left::Sound);
         }
     };
     let engine = &engine;
@@ -60,7 +64,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Reply {
         report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
     });
     match run_all(job, engine, &reference, &comparison.runs, output) {
-        Ok(()) => Reply::Compared { ticket: job.ticket },
+        Ok(()) => (Reply::Compared { ticket: job.ticket }, Left::Sound),
         Err(error) => failed(&error),
     }
 }

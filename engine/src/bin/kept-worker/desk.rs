@@ -1,24 +1,23 @@
-//! What is open, what is being opened, what is being asked: every decision is made here, one at a time.
-//!
-//! A question or an estimate that needs something which is still being opened waits for it; one that needs something nobody
-//! opens is refused.
+//! What is open and what is being opened: every decision is made here, one at a time. What is asked of it: `desk/questions.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use kept_engine::kernels::{Stop, UnknownCacheType};
-use kept_engine::policies::Budget;
-use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
-use kept_engine::{DocumentLength, Engine, EngineError, Estimate};
+use kept_engine::DocumentLength;
+use kept_engine::kernels::Stop;
+use kept_engine::protocol::{Failure, Reply, Request};
 
-use crate::asking::{self, Job, Question, Work};
-use crate::comparing::Comparison;
+use crate::asking::{self, Job, Left};
 use crate::facts;
 use crate::joining;
 use crate::keeping::Keeping;
 use crate::opening::{self, ModelName, OpenDocument, OpenModel, Outcome};
 use crate::output::Output;
+
+mod questions;
+
+pub use questions::{parse_budget, stored};
 
 /// What the desk hears.
 pub enum Input {
@@ -32,8 +31,8 @@ pub enum Input {
     DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
     /// The document's tokens were counted.
     Counted(u64, Outcome<DocumentLength>),
-    /// The question has ended with this reply; `broken` after a bug in the engine.
-    Ended { reply: Reply, broken: bool },
+    /// The question has ended with this reply, and left the engine so.
+    Ended { reply: Reply, left: Left },
 }
 
 /// The question or comparison that runs.
@@ -113,7 +112,7 @@ impl Desk {
                     self.settle();
                 }
                 Input::Counted(..) => {}
-                Input::Ended { reply, broken } => self.ended(&reply, broken),
+                Input::Ended { reply, left } => self.ended(&reply, left),
             }
         }
     }
@@ -302,157 +301,6 @@ impl Desk {
         });
     }
 
-    /// Goes through what waited, now that something has changed.
-    fn settle(&mut self) {
-        for request in std::mem::take(&mut self.waiting) {
-            self.consider(request);
-        }
-    }
-
-    /// Answers, refuses or puts off a question, a comparison or an estimate.
-    fn consider(&mut self, request: Request) {
-        let (ticket, what) = match &request {
-            Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
-            Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
-            Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
-            _ => return,
-        };
-        if works(&request) && (self.running.is_some() || self.waiting.iter().any(works)) {
-            let why = "another question is being answered; wait for it or stop it, then ask again";
-            return self.fail(Some(ticket), what, why.to_owned());
-        }
-        let (model, document) = match (self.model.clone(), self.document.clone()) {
-            (Some(model), Some(document)) => (model, document),
-            (None, _) if self.opening_model.is_none() => {
-                let why = "no model is open; choose a model first";
-                return self.fail(Some(ticket), what, why.to_owned());
-            }
-            (_, None) if self.opening_document.is_none() => {
-                let why = "no document is open; open one first";
-                return self.fail(Some(ticket), what, why.to_owned());
-            }
-            _ => return self.waiting.push(request),
-        };
-        match request {
-            Request::Estimate {
-                method,
-                budget,
-                cache,
-                ..
-            } => match &self.length {
-                None => self.waiting.push(Request::Estimate {
-                    ticket,
-                    method,
-                    budget,
-                    cache,
-                }),
-                Some(length) => {
-                    let told = stored(&model.engine, cache.as_deref()).and_then(|engine| {
-                        estimate(&engine, length, &method, budget, &self.keeping)
-                    });
-                    match told {
-                        Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
-                        Err(why) => self.fail(Some(ticket), what, why),
-                    }
-                }
-            },
-            Request::Ask {
-                question,
-                method,
-                budget,
-                max_tokens,
-                temperature,
-                seed,
-                thinking,
-                cache,
-                ..
-            } => {
-                let question = Question {
-                    text: question,
-                    method,
-                    budget,
-                    max_tokens,
-                    temperature,
-                    seed,
-                    keeping: self.keeping.now(),
-                    thinking,
-                    cache,
-                };
-                self.start(ticket, model, document, Work::Ask(question));
-            }
-            Request::Compare {
-                question,
-                max_tokens,
-                runs,
-                cache,
-                ..
-            } => {
-                let comparison = Comparison {
-                    question,
-                    max_tokens,
-                    runs,
-                    cache,
-                };
-                self.start(ticket, model, document, Work::Compare(comparison));
-            }
-            _ => {}
-        }
-    }
-
-    fn start(
-        &mut self,
-        ticket: u64,
-        model: Arc<OpenModel>,
-        document: Arc<OpenDocument>,
-        work: Work,
-    ) {
-        let stop = Stop::new();
-        let job = Job {
-            ticket,
-            model,
-            document,
-            stop: stop.clone(),
-            work,
-        };
-        match self.jobs.send(job) {
-            Ok(()) => self.running = Some(Running { ticket, stop }),
-            // Its thread never ends by itself.
-            Err(_) => std::process::exit(crate::BROKEN),
-        }
-    }
-
-    fn ended(&mut self, reply: &Reply, broken: bool) {
-        self.running = None;
-        self.output.say(reply);
-        if broken && let Some(model) = self.model.take() {
-            // Nothing that the bug may have left behind is used again.
-            if self.opening_model.is_none() {
-                let name = ModelName {
-                    model: model.facts.choice.clone(),
-                    stretch: model.facts.stretch.clone(),
-                };
-                self.open_model(name, false);
-            }
-        }
-    }
-
-    fn stop(&mut self, ticket: u64) {
-        if let Some(running) = self.running.as_ref().filter(|r| r.ticket == ticket) {
-            running.stop.request();
-            return;
-        }
-        let of_ticket = |request: &Request| match request {
-            Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
-            Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
-            _ => None,
-        };
-        let what = self.waiting.iter().find_map(of_ticket);
-        if let Some(what) = what {
-            self.waiting.retain(|request| of_ticket(request).is_none());
-            self.stopped(Some(ticket), what);
-        }
-    }
-
     fn fail(&self, ticket: Option<u64>, what: Failure, message: String) {
         self.output.say(&Reply::Failed {
             ticket,
@@ -475,59 +323,6 @@ impl Desk {
         self.number += 1;
         self.number
     }
-}
-
-/// Whether a request keeps the engine busy: one of these at a time.
-fn works(request: &Request) -> bool {
-    matches!(request, Request::Ask { .. } | Request::Compare { .. })
-}
-
-/// What a question of ordinary length would cost, or why it cannot be asked.
-fn estimate(
-    engine: &Engine,
-    length: &Outcome<DocumentLength>,
-    method: &MethodChoice,
-    budget: Option<String>,
-    keeping: &Keeping,
-) -> Result<Estimate, String> {
-    let length = length.as_ref().map_err(Clone::clone)?;
-    if let Some(refusal) = &length.too_long {
-        return Err(refusal.to_string());
-    }
-    let budget = parse_budget(budget.as_deref())?;
-    let room = Engine::DEFAULT_MAX_TOKENS;
-    let said = |error: EngineError| error.to_string();
-    let mut estimate = engine
-        .estimate(&length.prompt, method, budget, room)
-        .map_err(said)?;
-    if let Some(vaults) = keeping.vaults() {
-        let (method, budget) = match &estimate.chosen {
-            Some(chosen) => (&chosen.method, Some(Budget::Rows(chosen.rows))),
-            None => (method, budget),
-        };
-        estimate.tokens_from_vault = engine
-            .foresee_vault(&length.begins, &length.prompt, method, budget, room, vaults)
-            .map_err(said)?;
-    }
-    Ok(estimate)
-}
-
-/// The engine that stores kept rows as `cache`, if that is named.
-pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, String> {
-    match cache {
-        Some(name) => match name.parse() {
-            Ok(cache) => Ok(engine.clone().with_cache(cache)),
-            Err(error) => Err(UnknownCacheType::to_string(&error)),
-        },
-        None => Ok(engine.clone()),
-    }
-}
-
-/// The budget as a person wrote it.
-pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
-    budget
-        .map(|text| text.parse::<Budget>().map_err(|error| error.to_string()))
-        .transpose()
 }
 
 #[cfg(all(test, unix))]

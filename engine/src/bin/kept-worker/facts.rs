@@ -79,8 +79,13 @@ fn can_think(engine: &Engine) -> bool {
     template.is_ok_and(|template| template.can_think())
 }
 
-/// An open model. `name` is what was asked for, `path` the file.
-pub fn model(engine: &Engine, name: &ModelName, path: &Path) -> ModelFacts {
+/// An open model. `name` is what was asked for, `path` the file, `why_processor` as in [`ModelFacts`].
+pub fn model(
+    engine: &Engine,
+    name: &ModelName,
+    path: &Path,
+    why_processor: Option<String>,
+) -> ModelFacts {
     let model = engine.model();
     let config = model.config();
     let architecture = model.gguf().text("general.architecture").ok().flatten();
@@ -108,6 +113,8 @@ pub fn model(engine: &Engine, name: &ModelName, path: &Path) -> ModelFacts {
         bytes_per_row: engine.bytes_per_row(),
         stretch: name.stretch.clone(),
         can_think: can_think(engine),
+        computes_on: engine.computes_on().to_owned(),
+        why_processor,
     }
 }
 

@@ -7,6 +7,7 @@
 mod asking;
 mod comparing;
 mod desk;
+mod device;
 mod facts;
 mod joining;
 mod keeping;
@@ -15,10 +16,8 @@ mod output;
 
 use std::io::{BufReader, Read};
 use std::process::ExitCode;
-use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-use kept_engine::ComputeDevice;
 use kept_engine::kernels::threads;
 use kept_engine::protocol::{HEADER_BYTES, ProtocolError, Request, read_frame};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
@@ -26,6 +25,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::desk::{Desk, Input};
+use crate::device::Task;
 use crate::output::Output;
 
 /// Exit code where the command line is not understood, or the input is no stream of frames.
@@ -33,39 +33,22 @@ const MALFORMED: u8 = 2;
 /// Exit code after a bug that nothing can go on after.
 const BROKEN: i32 = 70;
 
-/// What `--device` said.
-static DEVICE: OnceLock<ComputeDevice> = OnceLock::new();
-
-/// What computes: `--device cpu|cuda:N` on the command line, the processor without it.
-pub fn device() -> ComputeDevice {
-    DEVICE.get().copied().unwrap_or_default()
-}
-
-/// Reads the command line, of which only `--device` is known.
-fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
-    while let Some(argument) = arguments.next() {
-        match (argument.as_str(), arguments.next()) {
-            ("--device", Some(device)) => {
-                let device = device.parse().map_err(|error| format!("{error}"))?;
-                if DEVICE.set(device).is_err() {
-                    return Err("--device is given once".to_owned());
-                }
-            }
-            _ => {
-                return Err(format!(
-                    "{argument} is not known; it takes --device cpu|cuda:N"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
+/// Exit code after a graphics card failed: this process can use it no more. The window knows it.
+const CARD_LOST: i32 = 71;
 
 fn main() -> ExitCode {
-    if let Err(refusal) = read_arguments(std::env::args().skip(1)) {
-        eprintln!("kept-worker: {refusal}");
-        return ExitCode::from(MALFORMED);
+    match device::read_arguments(std::env::args().skip(1)) {
+        Ok(Task::Serve) => serve(),
+        Ok(Task::SayCards) => device::say_cards(),
+        Err(refusal) => {
+            eprintln!("kept-worker: {refusal}");
+            ExitCode::from(MALFORMED)
+        }
     }
+}
+
+/// Answers a window until it ends the input.
+fn serve() -> ExitCode {
     let output = match Output::take_stdout() {
         Ok(output) => output,
         Err(error) => {

@@ -12,6 +12,7 @@ use kept_engine::protocol::{
 use kept_engine::{DocumentLength, Engine, model_path};
 
 use crate::desk::Input;
+use crate::device;
 use crate::facts;
 use crate::output::Output;
 
@@ -117,14 +118,14 @@ fn inspected(name: &ModelName) -> Outcome<Inspection> {
 
 fn open_model(name: &ModelName) -> Outcome<OpenModel> {
     let (engine, path) = engine_of(name)?;
-    let engine = (engine.on(crate::device())).map_err(|error| error.to_string())?;
+    let (engine, why_processor) = device::place(engine)?;
     // Both are made on first use: what is wrong with them should be known now, and nobody should wait for them later.
     let model = engine.model();
     let of_file = |error| format!("{}: {error}", path.display());
     model.tokenizer().map_err(of_file)?;
     model.chat_template().map_err(of_file)?;
     Ok(OpenModel {
-        facts: facts::model(&engine, name, &path),
+        facts: facts::model(&engine, name, &path, why_processor),
         engine,
     })
 }

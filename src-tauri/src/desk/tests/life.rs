@@ -39,6 +39,102 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
     assert_eq!(story.desk.snapshot().turns.len(), 2);
 }
 
+/// As `kept-worker` ends after an error of a card: its sentence first, then the process.
+#[test]
+fn a_graphics_card_that_fails_ends_in_one_sentence_and_a_new_engine() {
+    let mut story = Story::ready();
+    let (id, ticket) = story.ask("Why?");
+    story.read(ticket, 2);
+    story.hear(token(ticket, "Beca"));
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: kept_engine::protocol::Failure::Ask,
+        message: "the graphics card NVIDIA X failed in attention: an illegal memory access; use --device cpu".into(),
+        stopped: false,
+    });
+    let says = "The graphics card failed, and the engine that used it was ended.";
+    story.desk.worker_died(says);
+    story.look();
+    story.hello();
+    assert_eq!(story.notices(), [sentences::restarted(says)]);
+    story.hear(model("mini"));
+    let turn = story.turn();
+    assert_eq!(
+        (turn.question.as_str(), turn.answer.as_str()),
+        ("Why?", "Beca")
+    );
+    assert_eq!(
+        turn.error.as_deref(),
+        Some(
+            "The graphics card NVIDIA X failed in attention: an illegal memory access; choose Processor in Settings."
+        )
+    );
+    assert!(turn.has_map && story.desk.map(id).is_ok());
+    let (_, again) = story.ask("Why?");
+    story.hear(answered(again, "So", kept_engine::Finish::End));
+    assert_eq!(story.turn().state, TurnState::Done);
+}
+
+#[test]
+fn another_device_is_another_engine_and_nonsense_is_none() {
+    let mut story = Story::ready();
+    let mut settings = story.desk.settings().clone();
+    assert_eq!(settings.device, None, "as it comes");
+    for nonsense in ["gpu", "", "cuda:x"] {
+        settings.device = Some(nonsense.into());
+        let refused = story.desk.save_settings(settings.clone());
+        assert!(refused.expect_err("nonsense").contains("cuda:0"));
+    }
+    settings.device = Some("cpu".into());
+    let (_, ticket) = story.ask("Why?");
+    assert_eq!(
+        story.desk.save_settings(settings.clone()),
+        Err(sentences::BUSY_DEVICE.to_owned())
+    );
+    story.hear(answered(ticket, "So", kept_engine::Finish::End));
+    story.look();
+    story.desk.save_settings(settings).expect("taken");
+    let effects = story.look();
+    assert!(effects.iter().any(|e| matches!(e, Effect::RestartWorker)));
+    assert_eq!(story.desk.snapshot().worker.state, Life::Restarting);
+    story.hello();
+    assert_eq!(story.notices(), [] as [&str; 0], "it was wanted");
+    story.hear(model("mini"));
+    assert_eq!(story.desk.snapshot().turns.len(), 1);
+}
+
+#[test]
+fn the_page_is_told_which_cards_there_are_or_why_none() {
+    let mut story = Story::ready();
+    let card = kept_engine::GraphicsCard {
+        device: "cuda:0".into(),
+        name: "NVIDIA X".into(),
+        capability: "8.9".into(),
+        memory: 24 << 30,
+        free: 22 << 30,
+    };
+    story.desk.cards_found(kept_engine::protocol::Cards {
+        cards: vec![card],
+        why_none: None,
+    });
+    let told = |event: AppEvent| match event {
+        AppEvent::Cards { cards } => Some(cards),
+        _ => None,
+    };
+    let cards: Vec<_> = story.events().into_iter().filter_map(told).collect();
+    assert_eq!(cards[0].cards[0].free, 22 << 30);
+    assert_eq!(story.desk.snapshot().cards, cards[0]);
+    story.desk.cards_found(kept_engine::protocol::Cards {
+        cards: Vec::new(),
+        why_none: Some("no NVIDIA driver was found (libcuda)".into()),
+    });
+    let cards = story.desk.snapshot().cards;
+    assert_eq!(
+        cards.why_none.as_deref(),
+        Some("No NVIDIA driver was found (libcuda).")
+    );
+}
+
 #[test]
 fn the_next_worker_is_given_model_and_document() {
     let mut story = Story::ready();

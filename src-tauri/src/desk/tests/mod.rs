@@ -162,6 +162,8 @@ fn model(choice: &str) -> Reply {
             bytes_per_row: 16,
             stretch: None,
             can_think: false,
+            computes_on: "the processor".into(),
+            why_processor: None,
         },
     }
 }

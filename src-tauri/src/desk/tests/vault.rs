@@ -258,3 +258,41 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     assert!(facts.notes[0].starts_with("Read in streaming mode"));
     assert_eq!(facts.notes[1], "The model ended without an answer.");
 }
+
+#[test]
+fn rows_are_stored_as_the_settings_say_in_every_request() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    assert_eq!(story.turn().cache, None, "left to the engine");
+    story.hear(answered(ticket, "So", Finish::End));
+    assert_eq!(story.turn().facts.expect("facts").cache, "f16");
+
+    let mut settings = story.desk.settings().clone();
+    settings.cache = Some("q8_0".into());
+    story.desk.save_settings(settings.clone()).expect("taken");
+    story.look();
+    story
+        .desk
+        .estimate(Choice::plain("snapkv", None))
+        .expect("accepted");
+    story
+        .desk
+        .ask("Why?", Choice::plain("snapkv", None))
+        .expect("accepted");
+    let told: Vec<Option<String>> = (story.requests().into_iter())
+        .filter_map(|request| match request {
+            Request::Estimate { cache, .. } | Request::Ask { cache, .. } => Some(cache),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [Some("q8_0".to_owned()), Some("q8_0".to_owned())]);
+    assert_eq!(story.turn().cache.as_deref(), Some("q8_0"));
+
+    settings.cache = Some("q2".into());
+    let refused = story.desk.save_settings(settings).expect_err("nonsense");
+    assert!(
+        refused.contains("“q2”") && refused.contains("q4_0"),
+        "{refused}"
+    );
+    assert_eq!(story.desk.settings().cache.as_deref(), Some("q8_0"));
+}

@@ -38,7 +38,7 @@ fn after_a_bug_the_model_is_opened_again() {
     };
     say(Input::Ended {
         reply: reply.clone(),
-        broken: true,
+        left: Left::Broken,
     });
     assert_eq!(next(&mut replies), reply);
     // Nobody asked for the model, so nobody is told of it; but there is one to count a document's tokens for.

@@ -1,0 +1,156 @@
+//! A document as the desk has it, with its facts in the page's units.
+
+use std::sync::Arc;
+
+use kept_engine::protocol::DocumentInfo;
+
+use crate::contract::{DocumentFacts, DocumentPart, PageRange};
+use crate::offsets::utf16_offsets;
+use crate::sample;
+
+/// A document with its text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenDocument {
+    /// Changes with every document.
+    pub id: u64,
+    /// What the worker said of it; its pages are in bytes.
+    pub info: DocumentInfo,
+    /// The text.
+    pub text: Arc<str>,
+    /// UTF-16 units of the text.
+    pub length: usize,
+    /// Its pages, in UTF-16 units.
+    pub pages: Vec<PageRange>,
+    /// The documents that it consists of, in UTF-16 units; none where it is one alone.
+    pub parts: Vec<DocumentPart>,
+    /// The sample in the box.
+    pub sample: bool,
+    /// Tokens for the open model.
+    pub tokens: Option<usize>,
+    /// It has more than that.
+    pub more_tokens: bool,
+    /// Why the open model cannot read it at all.
+    pub too_long: Option<String>,
+    /// How it is read where it is longer than the open model's context.
+    pub streaming: Option<String>,
+}
+
+impl OpenDocument {
+    /// A document as the worker read it. Pages outside the text or inside a character are moved to its nearest boundary below.
+    pub fn new(id: u64, info: DocumentInfo, text: Arc<str>, sample: bool) -> Self {
+        let bytes: Vec<usize> = info
+            .pages
+            .iter()
+            .flat_map(|page| [page.start, page.end])
+            .collect();
+        let parts = info.parts.iter().flat_map(|part| [part.start, part.end]);
+        let edges: Vec<usize> = parts.chain([text.len()]).collect();
+        let units = utf16_offsets(&text, &bytes);
+        let pages = info
+            .pages
+            .iter()
+            .zip(units.chunks_exact(2))
+            .map(|(page, ends)| PageRange {
+                number: page.number,
+                start: ends[0],
+                end: ends[1],
+            })
+            .collect();
+        let edges = utf16_offsets(&text, &edges);
+        let parts = (info.parts.iter().zip(edges.chunks_exact(2)))
+            .map(|(part, ends)| DocumentPart {
+                name: part.document.name.clone(),
+                start: ends[0],
+                end: ends[1],
+                pages: part.document.pages.len(),
+            })
+            .collect();
+        let length = edges.last().copied().unwrap_or(0);
+        Self {
+            id,
+            info,
+            text,
+            length,
+            pages,
+            parts,
+            sample,
+            tokens: None,
+            more_tokens: false,
+            too_long: None,
+            streaming: None,
+        }
+    }
+
+    /// What the page gets.
+    pub fn facts(&self) -> DocumentFacts {
+        DocumentFacts {
+            id: self.id,
+            name: self.info.name.clone(),
+            kind: self.info.kind.clone(),
+            encoding: self.info.encoding.clone(),
+            source_bytes: self.info.source_bytes,
+            length: self.length,
+            pages: self.pages.clone(),
+            documents: self.parts.clone(),
+            notes: self.info.notes.clone(),
+            tokens: self.tokens,
+            more_tokens: self.more_tokens,
+            too_long: self.too_long.clone(),
+            streaming: self.streaming.clone(),
+            sample: self.sample,
+            suggestions: match self.sample {
+                true => sample::suggestions(),
+                false => Vec::new(),
+            },
+        }
+    }
+
+    /// The document that holds the UTF-16 unit `at`, where there are several.
+    pub fn part_at(&self, at: usize) -> Option<&DocumentPart> {
+        let holds = |part: &&DocumentPart| (part.start..part.end).contains(&at);
+        self.parts.iter().find(holds)
+    }
+
+    /// The page that holds the UTF-16 unit `at`.
+    pub fn page_at(&self, at: usize) -> Option<u32> {
+        let after = self.pages.partition_point(|page| page.start <= at);
+        let page = self.pages.get(after.checked_sub(1)?)?;
+        (at < page.end).then_some(page.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_engine::protocol::PageInfo;
+
+    #[test]
+    fn pages_are_given_in_utf16_units() {
+        let text: Arc<str> = "aé\u{1F600}b".into(); // bytes 1+2+4+1, units 1+1+2+1
+        let info = DocumentInfo {
+            pages: vec![
+                PageInfo {
+                    number: 1,
+                    start: 0,
+                    end: 3,
+                },
+                PageInfo {
+                    number: 2,
+                    start: 3,
+                    end: 8,
+                },
+            ],
+            ..sample::document().0
+        };
+        let document = OpenDocument::new(1, info, text, false);
+        assert_eq!(document.length, 5);
+        let range = |page: &PageRange| (page.start, page.end);
+        assert_eq!(
+            document.pages.iter().map(range).collect::<Vec<_>>(),
+            [(0, 2), (2, 5)]
+        );
+        assert_eq!(document.page_at(1), Some(1));
+        assert_eq!(document.page_at(2), Some(2));
+        assert_eq!(document.page_at(5), None);
+    }
+}

@@ -1,0 +1,171 @@
+/** How kept rows are stored: chosen in the settings and beside the method's parameters, said where memory is shown, refused in words. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import { CACHES, speaksOfRows, stored, storedShort } from '../src/lib/cache'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import type { Facts, Settings as Saved } from '../src/lib/contract'
+import { Desk } from '../src/lib/desk.svelte'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { described } from '../src/lib/parameters'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import Advanced from '../src/parts/Advanced.svelte'
+import Setup from '../src/parts/compare/Setup.svelte'
+import Conversation from '../src/parts/Conversation.svelte'
+import Header from '../src/parts/Header.svelte'
+import MemoryBar from '../src/parts/MemoryBar.svelte'
+import Settings from '../src/parts/Settings.svelte'
+import Frame from './Frame.svelte'
+import { memory, snapshot, turn } from './given'
+
+let saved: Saved[]
+let shown: Record<string, unknown> | null = null
+
+beforeEach(() => {
+  saved = []
+  mockIPC((name, args) => {
+    if (name !== 'save_settings') return null
+    const { settings } = args as { settings: Saved }
+    saved.push(settings)
+    return settings
+  })
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+
+function given(cache: string | null = null): Kept {
+  const desk = new Desk()
+  const whole = snapshot()
+  desk.load({ ...whole, settings: { ...whole.settings, cache } })
+  return {
+    desk,
+    actions: new Actions(desk),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, (problem) => expect.fail(String(problem))),
+    reader: new Reader(),
+    find: new Find(),
+    open: () => {},
+    compose: () => {},
+  }
+}
+function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
+  flushSync()
+}
+const find = <T extends HTMLElement = HTMLElement>(id: string) => document.querySelector<T>(`[data-testid=${id}]`)
+const words = (id: string) => find(id)?.textContent?.replace(/\s+/g, ' ').trim()
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 0))
+  flushSync()
+}
+async function choose(id: string, value: string) {
+  const field = find<HTMLSelectElement>(id)!
+  field.value = value
+  field.dispatchEvent(new Event('change', { bubbles: true }))
+  await settle()
+}
+/** As the program words it (`src-tauri/src/sentences/reading.rs`). */
+const REFUSED =
+  'EMS merges rows while it answers, and rows of q8_0 would be rounded anew each time: choose another method, or store rows in 16 or 32 bits.'
+
+describe('how rows are stored', () => {
+  it('has people’s words, with the field’s beside them', () => {
+    expect(CACHES.map((type) => stored(type.name))).toEqual([
+      '32-bit (f32)',
+      '16-bit (f16)',
+      '8-bit (q8_0)',
+      '4-bit (q4_0)',
+    ])
+    // What nobody noted is not made up; what a newer engine has is shown by its name.
+    expect([stored(''), storedShort(''), stored('q2_k')]).toEqual(['', '', 'q2_k'])
+    const choice = { method: 'snapkv', parameters: {}, budget: '25%' }
+    expect(described({ ...choice, cache: 'q8_0' }, snapshot().methods)).toBe('SnapKV, 25 %, 8-bit')
+    expect(described({ ...choice, cache: null }, snapshot().methods)).toBe('SnapKV, 25 %')
+    expect([
+      speaksOfRows(REFUSED),
+      speaksOfRows('A budget of 1 KiB is less than one row.'),
+      speaksOfRows(null),
+    ]).toEqual([true, false, false])
+  })
+
+  it('is left to the engine until it is chosen in the settings', async () => {
+    const kept = given()
+    show(Settings, kept, { close: () => {} })
+    const field = find<HTMLSelectElement>('settings-cache')!
+    expect([field.value, field.options[0]!.text]).toEqual(['', 'Automatic'])
+    expect(field.options[3]!.text).toBe('8-bit, about half the memory (q8_0)')
+    await choose('settings-cache', 'q8_0')
+    expect([kept.desk.settings.cache, saved.at(-1)?.cache]).toEqual(['q8_0', 'q8_0'])
+    await choose('settings-cache', '')
+    expect([kept.desk.settings.cache, saved.at(-1)?.cache]).toEqual([null, null])
+  })
+
+  it('stands beside the parameters of every method, counts as set, and is reset with them', async () => {
+    const kept = given()
+    show(Advanced, kept)
+    find('advanced')!.click()
+    flushSync()
+    expect(find('advanced-count')).toBeNull()
+    await choose('advanced-cache', 'q4_0')
+    expect([kept.desk.settings.cache, words('advanced-count')]).toEqual(['q4_0', ', 1 set'])
+    expect(words('cache-row')).toContain('a quarter of the memory')
+    find('advanced-reset')!.click()
+    await settle()
+    expect([kept.desk.settings.cache, find('advanced-count')]).toEqual([null, null])
+  })
+
+  it('is a word of the memory bar and of an answer’s facts', () => {
+    const kept = given('q8_0')
+    kept.desk.estimate = {
+      promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0, cache: 'q8_0',
+    } // prettier-ignore
+    show(MemoryBar, kept)
+    expect(words('memory-kept')).toContain('100 B, 8-bit')
+    kept.desk.estimate = { ...kept.desk.estimate, cache: '' }
+    flushSync()
+    expect(find('memory-cache')).toBeNull()
+  })
+
+  it('stands in an answer’s facts, and in what asking again would take', () => {
+    const kept = given('q4_0')
+    const facts: Facts = {
+      finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
+      decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, streamed: false, cache: 'q8_0',
+    } // prettier-ignore
+    kept.desk.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
+    show(Conversation, kept)
+    expect(words('facts')).toBe('1.0 s to first word · 60 tokens/s · 25 of 100 rows a head · SnapKV, automatic, 8-bit')
+    expect(words('ask-again')).toBe('Ask again with SnapKV, automatic, 4-bit')
+  })
+
+  it('is refused in a sentence where the method does not work with it, with a way out; nothing changes by itself', async () => {
+    const kept = given('q8_0')
+    kept.desk.estimateError = REFUSED
+    show(Header, kept)
+    expect(words('budget-error')).toBe(REFUSED)
+    find('advanced')!.click()
+    flushSync()
+    expect(words('cache-error')).toBe(REFUSED)
+    expect(find('advanced-cache')!.getAttribute('aria-invalid')).toBe('true')
+    expect(saved).toEqual([])
+    find('store-wider')!.click()
+    await settle()
+    expect([kept.desk.settings.cache, saved.length]).toEqual(['f16', 1])
+    kept.desk.estimateError = 'A budget of 1 KiB is less than one row.'
+    flushSync()
+    expect([find('store-wider'), find('cache-error')]).toEqual([null, null])
+  })
+
+  it('is said of a comparison where it was chosen', () => {
+    show(Setup, given('q8_0'), { begun: () => {}, cancel: null })
+    expect(words('compare-cache')).toContain('8-bit (q8_0)')
+  })
+})
