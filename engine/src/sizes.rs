@@ -1,6 +1,7 @@
 //! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
 //! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
 
+use kept_cuda::RowKind;
 use kept_kernels::CacheType;
 use kept_models::{Config, LayerPass, Model};
 use kept_policies::{
@@ -9,6 +10,7 @@ use kept_policies::{
 
 use crate::classes::Classes;
 use crate::compact::{EXACT, Stored};
+use crate::decode::{CardRooms, CutRoom};
 use crate::observe::QueryMoments;
 use crate::prefill::Repetition;
 use crate::rereading::Rereading;
@@ -74,6 +76,15 @@ pub(crate) fn places_bytes(kept: usize, capacity: usize, cache: CacheType) -> us
 }
 
 /// # Errors
+/// [`EngineError::CardRows`] where rows of that type would have to be on a graphics card, which has none such.
+pub(crate) fn refuse_on_card(cache: CacheType, on_card: bool) -> Result<(), EngineError> {
+    match on_card && RowKind::of(cache).is_none() {
+        true => Err(EngineError::CardRows { cache }),
+        false => Ok(()),
+    }
+}
+
+/// # Errors
 /// [`EngineError::CacheType`] for quantised types under methods that change rows time and again: each change would be rounded anew.
 pub(crate) fn refuse_repeated_rounding(
     cache: CacheType,
@@ -133,6 +144,8 @@ pub(crate) struct Sizes {
     pub(crate) rearranges: bool,
     /// How kept rows are stored.
     pub(crate) cache: CacheType,
+    /// Whether it is a graphics card that reads and answers.
+    on_card: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -183,6 +196,7 @@ impl Sizes {
             vault: 0,
             rearranges: true,
             cache: CacheType::F32,
+            on_card: model.card().is_some(),
             replaced: Vec::new(),
             settled: false,
             rows,
@@ -219,12 +233,13 @@ impl Sizes {
     /// The same with kept rows stored as `cache`.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with.
+    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::CardRows`].
     pub(crate) fn with_cache(
         mut self,
         cache: CacheType,
         policy: &dyn Policy,
     ) -> Result<Self, EngineError> {
+        refuse_on_card(cache, self.on_card)?;
         refuse_repeated_rounding(cache, policy, self.tables.iter().any(Option::is_some))?;
         self.cache = cache;
         Ok(self)
@@ -543,6 +558,25 @@ impl Sizes {
             kept_rows: (kept + slots * beside + places + rings) as u64,
             decode: 0,
             card: 0,
+        }
+    }
+
+    /// What the kept rows and the answer take of a graphics card.
+    pub(crate) fn card_rooms(&self) -> CardRooms {
+        let kept: Vec<usize> = self.kept().collect();
+        let cut = |own: usize| CutRoom {
+            slots: self.capacities[own],
+            narrow: kept[own].saturating_sub(EXACT),
+            entries: self.tables[own].map_or(0, |table| table.entries),
+        };
+        let stored = (self.cache, self.positions == Positions::Reassigned);
+        let tokens = self.tokens + self.room;
+        let merges = self.max_entries() > 0;
+        CardRooms {
+            layers: CardRooms::layers(&self.keeps, self.shape.kv_heads, stored, tokens, &cut),
+            max_rows: self.max_capacity,
+            max_entries: self.max_entries(),
+            looks: merges || self.replaced.contains(&true),
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Reader<'a> {
     tally: &'a mut Tally,
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
+    /// Bytes on the card for the second stream.
+    staged: u64,
 }
 
 /// What is asked of one layer's reading.
@@ -117,12 +119,16 @@ impl<'a> Reader<'a> {
         };
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
-        let card = (model.card())
-            .map(|card| CardReading::new(card, model, rope, sizes, heads, &residual))
+        let mut card = (model.card())
+            .map(|card| CardReading::new(card, model, rope, sizes))
             .transpose()?;
-        if card.is_some() {
-            residual = Vec::new();
+        if let Some(card) = &mut card {
+            card.write_residual(&std::mem::take(&mut residual))?;
         }
+        let staged = match (model.card(), &first.rereading) {
+            (Some(card), Some(plan)) => Repetition::card_bytes(card, model, first, plan)?,
+            _ => 0,
+        };
         Ok(Self {
             of,
             sizes,
@@ -141,6 +147,7 @@ impl<'a> Reader<'a> {
             raw_keys: None,
             tally,
             largest_pass: 0,
+            staged,
         })
     }
 
@@ -308,16 +315,17 @@ impl<'a> Reader<'a> {
         };
         let mut measuring = Duration::ZERO;
         let raw = scratch.measured.takes_queries();
-        card.project(&chunk, raw.then_some(&mut scratch.q))?;
+        let q = &mut scratch.q[..count * self.heads.q_heads * self.heads.head_dim];
+        card.project(&chunk, raw.then_some(&mut *q))?;
         if raw {
             let started = Instant::now();
-            scratch.measured.add(&scratch.q, first);
+            scratch.measured.add(q, first);
             measuring += started.elapsed();
         }
         card.store(&chunk)?;
         if self.prefix.writes() && first < self.prefix.tokens() {
-            card.bring_queries(count, &mut scratch.q)?;
-            self.prefix.hear_queries(first, &scratch.q);
+            card.bring_queries(count, q)?;
+            self.prefix.hear_queries(first, q);
         }
         card.attend(&chunk)?;
         self.tally.passed(count, watch);
@@ -670,7 +678,7 @@ impl<'a> Reader<'a> {
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
         let weights = self.of.model.card().map_or(0, CardModel::bytes);
         MemoryLedger {
-            card: weights + self.card.as_ref().map_or(0, CardReading::bytes),
+            card: weights + self.card.as_ref().map_or(0, CardReading::bytes) + self.staged,
             layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),
