@@ -289,10 +289,13 @@ pub struct InspectArguments {
 impl InspectArguments {
     /// Bytes that may be taken, where they are known.
     pub fn memory(&self) -> anyhow::Result<Option<u64>> {
-        let Some(text) = &self.memory else {
-            return Ok(kept_engine::available_memory());
-        };
-        memory(text).map(Some)
+        let named = self.named_memory()?;
+        Ok(named.or_else(kept_engine::available_memory))
+    }
+
+    /// Bytes that were named.
+    pub fn named_memory(&self) -> anyhow::Result<Option<u64>> {
+        self.memory.as_deref().map(memory).transpose()
     }
 }
 

@@ -234,12 +234,16 @@ fn summary(answer: &Answer, method: &str, expected: u64) -> String {
         );
     }
     text += &format!(
-        "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {} (expected {})\n",
+        "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {} (expected {}){}\n",
         duration(answer.prefill_seconds),
         answer.vault.tokens_read as f64 / answer.prefill_seconds,
         answer.decode_tokens_per_second(),
         answer.peak_bytes.map_or("unknown".into(), bytes),
         bytes(expected),
+        match answer.ledger.card {
+            0 => String::new(),
+            card => format!(" · of the graphics card {}", bytes(card)),
+        },
     );
     for source in &answer.sources {
         let named = source.within.as_ref();

@@ -1,14 +1,14 @@
-//! "Will it fit?" as text: what a model can read with the memory that is free.
+//! "Will it fit?" as text: what a model can read with the memory that is free, of the computer and of a graphics card.
 
 use kept_engine::Fit;
 
 use crate::output::{bytes, count};
 
-/// The table below what `kept models inspect` says of a file.
-pub fn table(fit: &Fit) -> String {
+/// The table below what `kept models inspect` says of a file, for the memory `of` this or that.
+pub fn table(of: &str, fit: &Fit) -> String {
     if fit.missing_bytes() > 0 {
         return format!(
-            "memory      {} free now: too little. The weights take {} and reading one page {}; {} are missing. Close other \
+            "{of:<11} {} free now: too little. The weights take {} and reading one page {}; {} are missing. Close other \
              programs, or take a smaller quantisation.\n",
             bytes(fit.free_bytes),
             bytes(fit.weights_bytes),
@@ -17,7 +17,7 @@ pub fn table(fit: &Fit) -> String {
         );
     }
     let mut text = format!(
-        "memory      {} free now; with it, one question can read\n",
+        "{of:<11} {} free now; with it, one question can read\n",
         bytes(fit.free_bytes)
     );
     for line in &fit.lines {

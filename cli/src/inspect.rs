@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
-use kept_engine::{Engine, Fit, Method};
+use kept_engine::{Engine, Fit, Method, graphics_cards};
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
@@ -54,6 +54,51 @@ struct InspectJson {
     thinking: bool,
     /// What can be read with the memory that is free now, where the system says how much that is.
     fit: Option<Fit>,
+    /// The same of the first graphics card's memory, where there is one.
+    card: Option<CardFit>,
+}
+
+#[derive(Serialize)]
+struct CardFit {
+    /// What `--device` calls it.
+    device: String,
+    name: String,
+    fit: Option<Fit>,
+    /// Why the model cannot be there, whatever its memory.
+    error: Option<String>,
+}
+
+impl CardFit {
+    /// Of the first graphics card, with `memory` bytes of it or what is free.
+    fn of(
+        arguments: &InspectArguments,
+        memory: Option<u64>,
+        usual: &Method,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(card) = graphics_cards().into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        let path = model_path(&arguments.model)?;
+        let engine = Engine::open_with(&path, &arguments.stretch.options())?;
+        let there = engine.as_if_on(card.device.parse()?);
+        Ok(Some(Self {
+            fit: (there.as_ref().ok()).map(|there| there.fit(memory.unwrap_or(card.free), usual)),
+            error: there.err().map(|error| error.to_string()),
+            device: card.device,
+            name: card.name,
+        }))
+    }
+
+    fn text(&self) -> String {
+        match (&self.fit, &self.error) {
+            (Some(fit), _) => fit::table(&self.device, fit),
+            (None, error) => format!(
+                "{:<11} {}\n",
+                self.device,
+                error.as_deref().unwrap_or_default()
+            ),
+        }
+    }
 }
 
 pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
@@ -66,6 +111,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         parameters: Vec::new(),
     };
     report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
+    report.card = CardFit::of(arguments, arguments.named_memory()?, &usual)?;
     if arguments.json {
         return output::print_json(&report);
     }
@@ -128,6 +174,7 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         chat_template: template.is_some(),
         thinking: model.chat_template().is_ok_and(|t| t.can_think()),
         fit: None,
+        card: None,
     }
 }
 
@@ -236,7 +283,9 @@ fn screen(report: &InspectJson) -> String {
     for (name, line) in lines {
         text += &format!("{name:<11} {line}\n");
     }
-    text + &report.fit.as_ref().map(fit::table).unwrap_or_default()
+    let fit = report.fit.as_ref().map(|fit| fit::table("memory", fit));
+    let card = report.card.as_ref().map(CardFit::text);
+    text + &fit.unwrap_or_default() + &card.unwrap_or_default()
 }
 
 fn files(report: &InspectJson) -> String {

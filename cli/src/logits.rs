@@ -36,10 +36,10 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     let model = model_path(&arguments.engine.model)?;
     output::check_target(&arguments.output, &[model.as_path()])?;
     let engine = arguments.engine.open()?;
-    // For holding against other engines: as exact as it gets, unless another type is asked for.
+    // For holding against other engines: as exact as it gets, unless another type is asked for. A card has nothing more exact than f16.
     let engine = match engine.named_cache() {
-        None => engine.with_cache(CacheType::F32),
-        Some(_) => engine,
+        None if engine.model().card().is_none() => engine.with_cache(CacheType::F32),
+        _ => engine,
     };
     let context = engine.model().config().context;
     ensure!(

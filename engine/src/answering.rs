@@ -98,6 +98,9 @@ impl Engine {
             }
             .run(&read.hidden, watch)?
         };
+        if let Some(card) = self.model().card() {
+            ledger.card = ledger.card.max(card.bytes() + decoder.card_bytes());
+        }
         let decode_seconds = started.elapsed().as_secs_f64();
         if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
             notes.push("the model ended without an answer; ask in other words".to_owned());

@@ -36,6 +36,17 @@ pub(crate) enum Changed {
     Table,
 }
 
+/// What it took that a slot lies in a wide place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Widened {
+    /// Nothing: it lies in one, or there is none to be had.
+    No,
+    /// A free one.
+    Free,
+    /// The row in place `wide` went to the slot's, `narrow`.
+    Traded { wide: usize, narrow: usize },
+}
+
 /// One layer's kept keys and values.
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
@@ -244,24 +255,6 @@ impl CompactLayer {
         slot
     }
 
-    /// Copies rows of one kv head out, `[rows, head_dim]` each.
-    pub(crate) fn copy_rows(
-        &self,
-        head: usize,
-        slots: Range<usize>,
-        keys: &mut Vec<f32>,
-        values: &mut Vec<f32>,
-    ) {
-        let dim = self.keys.head_dim();
-        for (store, rows) in [(&self.keys, keys), (&self.values, values)] {
-            rows.clear();
-            rows.resize(slots.len() * dim, 0.0);
-            for (slot, row) in slots.clone().zip(rows.chunks_exact_mut(dim)) {
-                store.read(head, slot, row);
-            }
-        }
-    }
-
     /// Replaces a row.
     pub(crate) fn write(&mut self, head: usize, slot: usize, key: &[f32], value: &[f32]) {
         self.keys.write(head, slot, key);
@@ -270,25 +263,28 @@ impl CompactLayer {
 
     /// Where rows are replaced in a cache of a quantised type, the newest stay f16: a slot that lies in a narrow place gets a wide one,
     /// which is free, or from the oldest row that has one and is none of the first tokens; that row is rounded now.
-    fn make_wide(&mut self, head: usize, slot: usize) {
+    pub(crate) fn make_wide(&mut self, head: usize, slot: usize) -> Widened {
         if !self.keys.is_narrow(head, slot) {
-            return;
+            return Widened::No;
         }
         let held = self.rows[head];
         let free = self.keys.wide_rows(head).find(|&row| row >= held);
         if let Some(free) = free {
             self.keys.swap_places(head, slot, free);
             self.values.swap_places(head, slot, free);
-            return;
+            return Widened::Free;
         }
         let positions = self.positions_of(head);
         let aged = self.keys.wide_rows(head);
         let aged = aged.filter(|&row| !gather::is_first(positions[row]));
         let oldest = aged.min_by_key(|&row| positions[row]);
-        if let Some(oldest) = oldest {
-            self.keys.trade(head, oldest, slot);
-            self.values.trade(head, oldest, slot);
-        }
+        let Some(oldest) = oldest else {
+            return Widened::No;
+        };
+        let [wide, narrow] = [oldest, slot].map(|row| self.keys.place(head, row));
+        self.keys.trade(head, oldest, slot);
+        self.values.trade(head, oldest, slot);
+        Widened::Traded { wide, narrow }
     }
 
     /// Empties one slot per kv head where `evict` names one; the next `append` fills it.

@@ -12,6 +12,7 @@ use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
 use card::CardDecoding;
+pub(crate) use card::{CardRooms, CutRoom};
 
 use crate::EngineError;
 use crate::classes::PlainRows;

@@ -154,6 +154,17 @@ impl Engine {
         }
     }
 
+    /// The same engine as it would be on `device`, for what a question would take of it: nothing is copied there, and nothing can be asked.
+    ///
+    /// # Errors
+    /// As [`Engine::on`].
+    pub fn as_if_on(self, device: ComputeDevice) -> Result<Self, EngineError> {
+        match device {
+            ComputeDevice::Cpu => Ok(self),
+            ComputeDevice::Cuda(ordinal) => self.on_card(open(ordinal)?.rehearsal()),
+        }
+    }
+
     /// What computes, in words: the processor, or a graphics card's name.
     pub fn computes_on(&self) -> &str {
         let card = self.model().card();

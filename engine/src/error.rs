@@ -74,12 +74,33 @@ pub enum EngineError {
         /// What was asked for.
         bytes: u64,
     },
+    /// A graphics card has not as much free memory as a question takes.
+    #[error(
+        "this question would take {} of the graphics card {card} beside the weights, and {} are free: {} are missing; set a smaller --budget or --memory, close what else uses the card, or take --device cpu",
+        in_words(*needed), in_words(*free), in_words(needed - free)
+    )]
+    CardMemory {
+        /// The card.
+        card: String,
+        /// What it would take.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
     /// The graphics card failed, or has too little memory.
     #[error(transparent)]
     Card(#[from] kept_cuda::DeviceError),
     /// There is no graphics card to compute on.
     #[error("{0}")]
     NoCard(String),
+    /// Rows of this type are not kept on a graphics card.
+    #[error(
+        "a cache of type {cache} is not kept on a graphics card, which computes keys and values in half precision; take --cache f16, q8_0 or q4_0, or --device cpu"
+    )]
+    CardRows {
+        /// The type.
+        cache: kept_kernels::CacheType,
+    },
     /// A method that does not work with rows of this type.
     #[error(
         "a cache of type {cache} does not work with {method}, which {why} and would round them each time; f16 and f32 work, and {cache} works with other methods"

@@ -4,7 +4,7 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::CHUNK;
+use crate::prefill::{CHUNK, card_bytes};
 use crate::sizes::{Sizes, kept_bytes};
 use crate::within::{Prompted, in_words};
 use crate::{
@@ -87,7 +87,7 @@ impl Engine {
         }
         let (sizes, rows, mut notes) = self.sizes(prompt, method, budget, room)?;
         notes.splice(0..0, budget.and_then(|_| budget_note(method, rows, tokens)));
-        let ledger = self.ledger_of(&sizes, room);
+        let ledger = self.ledger_of(&sizes, room)?;
         let config = self.model().config();
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, self.cache_type());
         let kept: usize = sizes.kept().sum();
@@ -159,7 +159,7 @@ impl Engine {
         let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
         let (sizes, ..) = engine.sizes(prompt, method, budget, room)?;
-        Ok(engine.ledger_of(&sizes, room))
+        engine.ledger_of(&sizes, room)
     }
 
     pub(crate) fn sizes(
@@ -178,12 +178,25 @@ impl Engine {
         Ok((sizes, rows, notes))
     }
 
-    pub(crate) fn ledger_of(&self, sizes: &Sizes, room: usize) -> MemoryLedger {
+    pub(crate) fn ledger_of(
+        &self,
+        sizes: &Sizes,
+        room: usize,
+    ) -> Result<MemoryLedger, EngineError> {
         let model = self.model();
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
-        MemoryLedger {
-            rope: a_position * (sizes.tokens + self.room(sizes.tokens, room)) as u64,
+        let positions = sizes.tokens + self.room(sizes.tokens, room);
+        let card = match model.card() {
+            Some(card) => {
+                let answering = sizes.card_rooms().bytes(card, model, positions)?;
+                card.bytes() + card_bytes(model, sizes)?.max(answering)
+            }
+            None => 0,
+        };
+        Ok(MemoryLedger {
+            card,
+            rope: a_position * positions as u64,
             decode: decode::scratch_bytes(
                 model,
                 sizes.cache,
@@ -191,7 +204,7 @@ impl Engine {
                 sizes.max_entries(),
             ),
             ..sizes.ledger(model)
-        }
+        })
     }
 
     /// Tokens that an answer of `max_tokens` can have after a prompt of `tokens`.

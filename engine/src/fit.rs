@@ -3,6 +3,7 @@
 //!
 //! Not here: what one question costs (`estimate.rs`); this file asks it for ever longer documents.
 
+use kept_models::CardModel;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +51,8 @@ impl Fit {
 }
 
 impl Engine {
-    /// What this model can read with `free` bytes of memory: with everything kept, and with a few budgets of `method`.
+    /// What this model can read with `free` bytes of memory (of the graphics card, if it computes there; weights included): with everything
+    /// kept, and with a few budgets of `method`.
     pub fn fit(&self, free: u64, method: &Method) -> Fit {
         let full = Method {
             name: "full".to_owned(),
@@ -65,7 +67,7 @@ impl Engine {
         let peak = |tokens: usize, method: &Method, rows: Option<usize>| {
             let budget = rows.map(Budget::Rows);
             let ledger = self.expected_ledger(&prompt(tokens), method, budget, ROOM);
-            ledger.ok().map(|ledger| ledger.peak())
+            ledger.ok().map(|ledger| ledger.worst())
         };
         let longest = self.model().config().context.saturating_sub(1).max(1);
         let line = |rows: Option<usize>| -> Option<FitLine> {
@@ -93,7 +95,9 @@ impl Engine {
         let budgets = [8192, 4096, 2048, 1024, 512, 256];
         let smaller = budgets.iter().filter(|&&rows| rows < longest);
         let lines = std::iter::once(None).chain(smaller.map(|&rows| Some(rows)));
-        let weights_bytes = self.model().weights_bytes();
+        let model = self.model();
+        let there = model.card().map(CardModel::bytes);
+        let weights_bytes = there.unwrap_or_else(|| model.weights_bytes());
         let a_page = peak(TOKENS_PER_PAGE.min(longest), &full, None);
         Fit {
             free_bytes: free,

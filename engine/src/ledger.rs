@@ -32,7 +32,8 @@ pub struct MemoryLedger {
     pub tables: u64,
     /// Buffers of the decode loop.
     pub decode: u64,
-    /// On a graphics card: the model there and what reading took beside it; nothing of it is in the other figures.
+    /// On a graphics card: the model there and what a question takes beside it at its worst moment; nothing of it is in the other
+    /// figures.
     pub card: u64,
 }
 
@@ -50,6 +51,14 @@ impl MemoryLedger {
     /// The most that exists at once.
     pub fn peak(&self) -> u64 {
         self.weights + self.vocabulary + self.prompt + self.kept_rows + self.tables + self.scratch()
+    }
+
+    /// The most of the memory that matters: the graphics card's where there is one, else [`MemoryLedger::peak`].
+    pub fn worst(&self) -> u64 {
+        match self.card {
+            0 => self.peak(),
+            card => card,
+        }
     }
 
     /// Bytes that a prompt of `tokens` tokens takes: an id, a range of bytes and a vote for each.

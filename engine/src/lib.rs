@@ -37,6 +37,7 @@ mod session;
 mod shape;
 mod sizes;
 mod sources;
+mod staged;
 mod streaming;
 mod system;
 mod together;

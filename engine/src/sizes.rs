@@ -4,6 +4,7 @@
 mod buffers;
 mod kept;
 
+use kept_cuda::RowKind;
 use kept_kernels::CacheType;
 use kept_models::Model;
 use kept_policies::{
@@ -11,7 +12,8 @@ use kept_policies::{
 };
 
 use crate::EngineError;
-use crate::compact::Stored;
+use crate::compact::{EXACT, Stored};
+use crate::decode::{CardRooms, CutRoom};
 use crate::rereading::Rereading;
 use crate::shape::shape_of;
 
@@ -35,6 +37,15 @@ impl LayerKeeps {
             None => Self::Cut(cut.next().unwrap_or_default()),
         });
         keeps.collect()
+    }
+}
+
+/// # Errors
+/// [`EngineError::CardRows`] where rows of that type would have to be on a graphics card, which has none such.
+pub(crate) fn refuse_on_card(cache: CacheType, on_card: bool) -> Result<(), EngineError> {
+    match on_card && RowKind::of(cache).is_none() {
+        true => Err(EngineError::CardRows { cache }),
+        false => Ok(()),
     }
 }
 
@@ -98,6 +109,8 @@ pub(crate) struct Sizes {
     pub(crate) rearranges: bool,
     /// How kept rows are stored.
     pub(crate) cache: CacheType,
+    /// Whether it is a graphics card that reads and answers.
+    on_card: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -148,6 +161,7 @@ impl Sizes {
             vault: 0,
             rearranges: true,
             cache: CacheType::F32,
+            on_card: model.card().is_some(),
             replaced: Vec::new(),
             settled: false,
             rows,
@@ -184,12 +198,13 @@ impl Sizes {
     /// The same with kept rows stored as `cache`.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with.
+    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::CardRows`].
     pub(crate) fn with_cache(
         mut self,
         cache: CacheType,
         policy: &dyn Policy,
     ) -> Result<Self, EngineError> {
+        refuse_on_card(cache, self.on_card)?;
         refuse_repeated_rounding(cache, policy, self.tables.iter().any(Option::is_some))?;
         self.cache = cache;
         Ok(self)
@@ -352,6 +367,25 @@ impl Sizes {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.entering[layer],
             LayerKeeps::Window(_) => self.tokens,
+        }
+    }
+
+    /// What the kept rows and the answer take of a graphics card.
+    pub(crate) fn card_rooms(&self) -> CardRooms {
+        let kept: Vec<usize> = self.kept().collect();
+        let cut = |own: usize| CutRoom {
+            slots: self.capacities[own],
+            narrow: kept[own].saturating_sub(EXACT),
+            entries: self.tables[own].map_or(0, |table| table.entries),
+        };
+        let stored = (self.cache, self.positions == Positions::Reassigned);
+        let tokens = self.tokens + self.room;
+        let merges = self.max_entries() > 0;
+        CardRooms {
+            layers: CardRooms::layers(&self.keeps, self.shape.kv_heads, stored, tokens, &cut),
+            max_rows: self.max_capacity,
+            max_entries: self.max_entries(),
+            looks: merges || self.replaced.contains(&true),
         }
     }
 }

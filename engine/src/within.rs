@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! --budget 512MiB    kept rows with their room for the answer, tables, the answer's buffers
-//! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment
+//! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment;
+//!                    with --device cuda:0 all that it takes of the card
 //! ```
 
 use kept_kernels::CacheType;
@@ -83,9 +84,13 @@ impl Engine {
         wanted: Option<usize>,
         text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        let beside = self.program_bytes() + text_bytes;
+        // Of a graphics card it is the memory there, where neither the program nor the document is.
+        let beside = match self.model().card() {
+            Some(_) => 0,
+            None => self.program_bytes() + text_bytes,
+        };
         let for_question = memory.saturating_sub(beside);
-        let peak = |ledger: MemoryLedger| ledger.peak();
+        let peak = |ledger: MemoryLedger| ledger.worst();
         let wanted = wanted.unwrap_or(prompt.shape.tokens).max(1);
         let mut best: Option<Fitted> = None;
         let mut least = u64::MAX;
@@ -340,12 +345,14 @@ impl Engine {
             let (rows, chunk) = (Some(rows), Some(chunk));
             let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?
                 .with_cache(self.cache_type(), policy)?;
-            return Ok((plan.ledger(model), plan.chunk));
+            let card = plan.card_bytes(model)?;
+            let ledger = plan.ledger(model);
+            return Ok((MemoryLedger { card, ..ledger }, plan.chunk));
         }
         let room = self.room(shape.tokens, prompt.room);
         let sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
             .with_cache(self.cache_type(), policy)?;
-        Ok((self.ledger_of(&sizes, room), sizes.chunk))
+        Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
     }
 
     /// The most that reading from a vault and writing to it holds for a prompt of `tokens` tokens: a piece of each file, the last
@@ -361,11 +368,22 @@ impl Engine {
     }
 
     /// Asks the system once for all that a question will take beside the mapped weights, and gives it back: memory that it refuses is
-    /// then refused in a sentence, before anything is read.
+    /// then refused in a sentence, before anything is read. A graphics card is asked how much of its memory is free.
     ///
     /// # Errors
-    /// [`EngineError::Refused`].
+    /// [`EngineError::Refused`], [`EngineError::CardMemory`].
     pub(crate) fn ask_for(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
+        if let Some(card) = self.model().card() {
+            let needed = ledger.card.saturating_sub(card.bytes());
+            let free = card.device().free_memory()?;
+            if needed > free {
+                return Err(EngineError::CardMemory {
+                    card: card.device().facts().name.clone(),
+                    needed,
+                    free,
+                });
+            }
+        }
         let bytes = ledger.peak() - ledger.weights;
         let mut asked = Vec::<u8>::new();
         let granted = usize::try_from(bytes).is_ok_and(|bytes| {

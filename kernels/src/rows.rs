@@ -198,10 +198,22 @@ impl RowStore {
 
     /// How row `r` of head `h` is stored, and its bytes, of a packed store. A turned row is turned.
     #[inline(always)]
-    pub(crate) fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
+    pub fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
         let packed = self.packed.as_ref()?;
         let (kind, place) = packed.place(self.first_rows[h], self.head_dim, h, r);
         Some((kind, &packed.bytes[place]))
+    }
+
+    /// The place of row `r` of head `h`: its own number where rows do not trade places.
+    pub fn place(&self, h: usize, r: usize) -> usize {
+        let places = self.packed.as_ref().map_or(&[][..], |p| &p.places);
+        let place = places.get(self.first_rows[h] + r);
+        place.map_or(r, |&place| place as usize)
+    }
+
+    /// First places of head `h` that round more than those behind them.
+    pub fn narrow_places(&self, h: usize) -> usize {
+        self.packed.as_ref().map_or(0, |packed| packed.narrow[h])
     }
 
     /// Where the first rows of `rows` of head `h` lie, as many as are stored in the same way, at most [`RUN`].

@@ -1,7 +1,7 @@
 //! Rows of the host that go through a layer on a graphics card and come back: what a [`crate::LayerPass`] of a model on a card does,
 //! for readings whose attention is the host's.
 
-use kept_cuda::{Buffer, DeviceError};
+use kept_cuda::{Buffer, Device, DeviceError};
 use kept_kernels::{Stop, Stopped};
 
 use crate::Config;
@@ -39,6 +39,29 @@ struct Room {
     attention: Buffer<f32>,
 }
 
+impl Room {
+    /// For `rows` rows.
+    fn new(device: &Device, config: &Config, rows: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            pass: CardPass::new(device, config, rows)?,
+            residual: device.room(rows * config.width)?,
+            attention: device.room(rows * config.q_width())?,
+        })
+    }
+}
+
+impl CardModel {
+    /// Bytes of the device that a [`crate::LayerPass`] of `rows` rows takes.
+    ///
+    /// # Errors
+    /// None that is not the device's.
+    pub fn staged_bytes(&self, config: &Config, rows: usize) -> Result<u64, DeviceError> {
+        let rows = rows.clamp(1, ROWS);
+        self.device()
+            .rehearse(|device| Room::new(device, config, rows))
+    }
+}
+
 impl<'a> Staged<'a> {
     pub(crate) fn new(card: &'a CardModel, layer: usize, rows: usize) -> Self {
         Self {
@@ -50,14 +73,8 @@ impl<'a> Staged<'a> {
     }
 
     fn room(&mut self, config: &Config) -> Result<&mut Room, DeviceError> {
-        let device = self.card.device();
-        let rows = self.rows;
         if self.room.is_none() {
-            self.room = Some(Room {
-                pass: CardPass::new(device, config, rows)?,
-                residual: device.room(rows * config.width)?,
-                attention: device.room(rows * config.q_width())?,
-            });
+            self.room = Some(Room::new(self.card.device(), config, self.rows)?);
         }
         Ok(self.room.as_mut().expect("just made"))
     }

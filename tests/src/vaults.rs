@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use kept_engine::kernels::{PackedRows, Stop, argmax};
+use kept_engine::kernels::{CacheType, PackedRows, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Parameters, Policy, build};
 use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
@@ -166,6 +166,11 @@ impl Case {
         let mut policy = self.policy();
         let prefill = Prefill {
             chunk: self.chunk,
+            // As exact as it gets, which on a graphics card is f16.
+            cache: match model.card() {
+                Some(_) => CacheType::F16,
+                None => CacheType::F32,
+            },
             vault: place.map(|place| VaultAccess {
                 vaults: Vaults {
                     folder: &place.vaults,

@@ -1,112 +1,15 @@
 //! A graphics card answers like the processor: the engine with the emulator for a card, which runs the kernels' own source, against the
 //! engine without. Products with quantised weights are the emulator's own (they are not our kernels).
 
-use std::path::PathBuf;
+mod cards;
 
+use cards::*;
 use kept_cuda::emulated;
-use kept_engine::kernels::{Stop, argmax};
+use kept_engine::Prefill;
+use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::{Parameters, Policy, build};
-use kept_engine::{Decoder, Prefill, RetentionMap};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
-
-/// Relative to the largest logit of a row: what halves in place of f32 may cost.
-const BOUND: f32 = 1e-2;
-
-/// The graphics card of this computer, in a build for it; else emulated ones, without and with room for two tiles.
-fn cards() -> Vec<kept_cuda::Device> {
-    #[cfg(feature = "cuda")]
-    match kept_cuda::nvidia::open(0) {
-        Ok(card) => return vec![card],
-        Err(why) => eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator"),
-    }
-    [75, 90]
-        .map(|capability| emulated::device(capability, 1 << 30))
-        .into()
-}
-
-fn on_card(model: Model, card: &kept_cuda::Device) -> Model {
-    model
-        .on_card(card.clone())
-        .expect("the model fits the card")
-}
-
-struct Tiny {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-fn tiny(model: &TinyLlama) -> Tiny {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("tiny.gguf");
-    model.write(&path).expect("written");
-    Tiny {
-        _folder: folder,
-        path,
-    }
-}
-
-fn open(path: &std::path::Path) -> Model {
-    Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn policy(name: &str, set: &str) -> Box<dyn Policy> {
-    let set = Parameters::parse_assignments(set).expect("parameters");
-    build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
-struct Run {
-    /// `[1 + steps][vocab]`
-    logits: Vec<Vec<f32>>,
-    tokens: Vec<u32>,
-    map: RetentionMap,
-}
-
-/// Reads `ids` in chunks of 48 and answers with `steps` tokens: those given, or the likeliest.
-fn run(
-    model: &Model,
-    (method, set, budget): (&str, &str, usize),
-    ids: &[u32],
-    given: Result<&[u32], usize>,
-) -> Run {
-    let mut policy = policy(method, set);
-    let steps = given.map_or_else(|steps| steps, <[u32]>::len);
-    let rope = RopeTable::new(model.config(), ids.len() + steps);
-    let document = 3..ids.len() - 12;
-    let outcome = Prefill::new(model, ids, &mut *policy, budget, steps, &rope)
-        .with_document(document)
-        .with_tail(2)
-        .with_chunk(48)
-        .run(&mut |_| (), &Stop::new())
-        .unwrap_or_else(|e| panic!("{method} {set}: {e}"));
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
-    let mut logits = vec![
-        decoder
-            .try_logits_of(&outcome.hidden)
-            .expect("logits")
-            .to_vec(),
-    ];
-    let mut tokens = Vec::new();
-    for step in 0..steps {
-        let likeliest = argmax(&logits[step]) as u32;
-        let token = given.map_or(likeliest, |given| given[step]);
-        tokens.push(token);
-        logits.push(decoder.try_step(token, None).expect("logits").to_vec());
-    }
-    Run {
-        logits,
-        tokens,
-        map: outcome.map,
-    }
-}
-
-fn ids(count: usize, vocab: usize) -> Vec<u32> {
-    let usable = vocab as u32 - 3;
-    (0..count as u32)
-        .map(|i| 3 + (i * i + i * 37 + 11) % usable)
-        .collect()
-}
 
 /// Logits after the prompt, and after each token that follows, are the processor's.
 #[track_caller]
@@ -116,8 +19,8 @@ fn same_logits(model: &TinyLlama, method: (&str, &str, usize), card: &kept_cuda:
     let there = on_card(open(&file.path), card);
     let ids = ids(53, here.config().vocab);
     let given: Vec<u32> = ids[10..13].to_vec();
-    let expected = run(&here, method, &ids, Ok(&given));
-    let found = run(&there, method, &ids, Ok(&given));
+    let expected = run((&here, CacheType::F16), method, &ids, Ok(&given));
+    let found = run((&there, CacheType::F16), method, &ids, Ok(&given));
     assert_eq!(found.map, expected.map, "{}: what is kept", model.arch);
     for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
         let (apart, arch) = (apart(found, expected), model.arch);
@@ -126,20 +29,6 @@ fn same_logits(model: &TinyLlama, method: (&str, &str, usize), card: &kept_cuda:
             apart <= BOUND,
             "{arch} on {name}, {method:?}: logits {step} are {apart:.1e} apart"
         );
-    }
-}
-
-/// Small enough for the emulator.
-fn small(arch: &'static str, layers: usize) -> TinyLlama {
-    TinyLlama {
-        arch,
-        layers,
-        width: 64,
-        ffn: 96,
-        q_heads: 2,
-        kv_heads: 1,
-        kind: "F16",
-        ..TinyLlama::default()
     }
 }
 
@@ -214,13 +103,6 @@ fn question(model: &Model) -> Vec<u32> {
     prompt.expect("a prompt").ids
 }
 
-/// The share of slots of `found` that `expected` has too.
-fn alike(found: &RetentionMap, expected: &RetentionMap) -> f32 {
-    let (found, expected) = (found.counts(), expected.counts());
-    let both = found.iter().zip(&expected).map(|(a, b)| *a.min(b));
-    both.sum::<u32>() as f32 / expected.iter().sum::<u32>().max(1) as f32
-}
-
 /// The model in the box, whose products round their inputs to bytes, so that one more rounding before may cost a step of them. What is
 /// nearly tied may be kept in place of its neighbour; the words stay.
 fn same_answers(methods: &[(&str, &str, usize)]) {
@@ -230,8 +112,8 @@ fn same_answers(methods: &[(&str, &str, usize)]) {
     let card = cards().pop().expect("a card");
     let there = on_card(open(&path), &card);
     for &method in methods {
-        let expected = run(&here, method, &ids, Err(3));
-        let found = run(&there, method, &ids, Err(3));
+        let expected = run((&here, CacheType::F16), method, &ids, Err(3));
+        let found = run((&there, CacheType::F16), method, &ids, Err(3));
         let name = &card.facts().name;
         assert_eq!(found.tokens, expected.tokens, "{method:?} on {name}");
         let alike = alike(&found.map, &expected.map);
@@ -284,6 +166,7 @@ fn a_card_that_is_too_small_is_one_sentence() {
                 let rope = RopeTable::new(model.config(), ids.len());
                 let mut policy = policy("full", "");
                 let read = Prefill::new(&model, &ids, &mut *policy, 100, 0, &rope)
+                    .with_cache(CacheType::F16)
                     .run(&mut |_| (), &Stop::new());
                 read.err().expect("refused").to_string()
             }
@@ -317,6 +200,8 @@ fn a_reading_on_a_card_is_stopped() {
     let rope = RopeTable::new(model.config(), ids.len());
     let (mut policy, stop) = (policy("snapkv", "w=8"), Stop::new());
     stop.request();
-    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope).run(&mut |_| (), &stop);
+    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope)
+        .with_cache(CacheType::F16)
+        .run(&mut |_| (), &stop);
     assert!(matches!(read, Err(kept_engine::EngineError::Stopped)));
 }

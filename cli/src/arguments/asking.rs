@@ -24,7 +24,8 @@ pub struct LimitArguments {
     /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
     #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
     pub streaming: StreamingChoice,
-    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit.
+    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit. With --device cuda:0 it is
+    /// the card's.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<String>,
 }

@@ -286,7 +286,7 @@ impl Engine {
         };
         let mut policy = method.build()?;
         let (ledger, _) = self.ledger_with(&mut *policy, &prompted, rows, crate::prefill::CHUNK)?;
-        Ok(ledger.peak())
+        Ok(ledger.worst())
     }
 
     /// [`Engine::ask_watched`] with the method that is picked for it.

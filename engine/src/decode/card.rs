@@ -8,13 +8,16 @@
 
 use half::f16;
 use kept_cuda::{
-    Buffer, CardCache, ClassScratch, DecodeScratch, DeviceError, LayerRoom, NewToken, Places,
+    Buffer, CardCache, ClassScratch, DecodeScratch, Device, DeviceError, LayerRoom, NewToken,
+    Places, RowKind,
 };
-use kept_kernels::{HeadShape, Scale};
+use kept_kernels::{CacheType, HeadShape, Scale};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 
-use crate::compact::{Changed, CompactCache, CompactLayer};
+use crate::EngineError;
+use crate::compact::{Changed, CompactCache, CompactLayer, Widened};
 use crate::shape::{attention_scale, head_shape};
+use crate::sizes::LayerKeeps;
 
 /// The cache on a card, and all buffers of the decode loop.
 pub(super) struct CardDecoding<'a> {
@@ -49,8 +52,107 @@ pub(super) struct CardDecoding<'a> {
     new_values: Vec<f32>,
     /// `[layers, kv_heads]`: the slots that it took.
     slots: Vec<usize>,
+    /// `[kv_heads]`: their places in one layer.
+    targets: Vec<usize>,
+    /// Rows of one layer that leave a wide place to it.
+    aged: Vec<(usize, usize, usize)>,
     /// `[layers]`: whether the look-up table has changed in more than its newest entry.
     tables_changed: Vec<bool>,
+    /// `[layers]`: whether slots lie in other places than the card was told.
+    places_changed: Vec<bool>,
+}
+
+/// What the cache on a card, and the decode loop's buffers there, have room for.
+pub(crate) struct CardRooms {
+    /// `[layers of the model]`
+    pub(crate) layers: Vec<LayerRoom>,
+    /// Rows of the largest head.
+    pub(crate) max_rows: usize,
+    /// Entries of the largest look-up table; 0 where nothing is merged.
+    pub(crate) max_entries: usize,
+    /// Whether the method looks at probabilities.
+    pub(crate) looks: bool,
+}
+
+/// Each head's room in a layer that a method cuts.
+pub(crate) struct CutRoom {
+    pub(crate) slots: usize,
+    /// First places that are of the cache's type, where that is a quantised one.
+    pub(crate) narrow: usize,
+    /// Entries of its look-up table.
+    pub(crate) entries: usize,
+}
+
+impl CardRooms {
+    /// Layers as `keeps` says: the method's with the room of `cut`, those with a window with room for as many of `tokens` as that has.
+    pub(crate) fn layers(
+        keeps: &[LayerKeeps],
+        kv_heads: usize,
+        (cache, ranked): (CacheType, bool),
+        tokens: usize,
+        cut: &dyn Fn(usize) -> CutRoom,
+    ) -> Vec<LayerRoom> {
+        let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
+        let layer = |keeps: &LayerKeeps| {
+            let (kind, ranked, room) = match *keeps {
+                LayerKeeps::Cut(own) => (kind(cache), ranked, cut(own)),
+                LayerKeeps::Window(window) => {
+                    let ring = CutRoom {
+                        slots: window.min(tokens),
+                        narrow: 0,
+                        entries: 0,
+                    };
+                    (kind(cache.wide()), false, ring)
+                }
+            };
+            LayerRoom {
+                capacities: vec![room.slots; kv_heads],
+                kind,
+                narrow: vec![room.narrow; kv_heads],
+                ranked,
+                entries: room.entries,
+            }
+        };
+        keeps.iter().map(layer).collect()
+    }
+
+    /// For `cache` as it is.
+    fn of(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
+        let room = |layer: &CompactLayer| {
+            let heads = 0..layer.kv_heads();
+            let cache = layer.keys.cache_type();
+            Ok(LayerRoom {
+                capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
+                kind: RowKind::of(cache).ok_or(EngineError::CardRows { cache })?,
+                narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
+                ranked: !layer.ranks.is_empty(),
+                entries: layer.entry_capacity(),
+            })
+        };
+        Ok(Self {
+            layers: (cache.layers.iter())
+                .map(room)
+                .collect::<Result<_, EngineError>>()?,
+            max_rows: cache.max_capacity(),
+            max_entries: cache.max_entries(),
+            looks,
+        })
+    }
+
+    /// Bytes that answering takes of the card, the weights' apart, with rotations of `positions`.
+    pub(crate) fn bytes(
+        &self,
+        card: &CardModel,
+        model: &Model,
+        positions: usize,
+    ) -> Result<u64, DeviceError> {
+        // A table's bytes are the same for every position.
+        let a_position = RopeTable::new(model.config(), 1);
+        let taken = card
+            .device()
+            .rehearse(|device| CardDecoding::on(device, card, model, &a_position, self))?;
+        Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
+    }
 }
 
 impl<'a> CardDecoding<'a> {
@@ -61,30 +163,38 @@ impl<'a> CardDecoding<'a> {
         rope: &RopeTable,
         cache: &CompactCache,
         looks: bool,
+    ) -> Result<Self, EngineError> {
+        let rooms = CardRooms::of(cache, looks)?;
+        let mut decoding = Self::on(card.device(), card, model, rope, &rooms)?;
+        for (layer, cached) in cache.layers.iter().enumerate() {
+            decoding.send_rows(layer, cached)?;
+        }
+        Ok(decoding)
+    }
+
+    /// Everything in memory of `device`, which is the card or stands for it; without rows.
+    fn on(
+        device: &Device,
+        card: &'a CardModel,
+        model: &Model,
+        rope: &RopeTable,
+        rooms: &CardRooms,
     ) -> Result<Self, DeviceError> {
-        let (device, config, shape) = (card.device(), model.config(), head_shape(model));
-        let layers = cache.layers.len();
-        let (max_rows, max_entries) = (cache.max_capacity(), cache.max_entries());
-        let room = |layer: &CompactLayer| LayerRoom {
-            capacities: (0..shape.kv_heads)
-                .map(|head| layer.keys.capacity(head))
-                .collect(),
-            ranked: !layer.ranks.is_empty(),
-            entries: layer.entry_capacity(),
-        };
-        let rooms: Vec<LayerRoom> = cache.layers.iter().map(room).collect();
+        let (config, shape) = (model.config(), head_shape(model));
+        let layers = rooms.layers.len();
+        let (max_rows, max_entries) = (rooms.max_rows, rooms.max_entries);
         let stride = max_rows.max(max_entries);
         let new = shape.kv_heads * layers * shape.head_dim;
         let best = layers * shape.q_heads * 2;
-        let seen = match looks {
+        let seen = match rooms.looks {
             true => layers * shape.q_heads * stride,
             false => 0,
         };
-        let mut decoding = Self {
+        Ok(Self {
             rope: CardRope::new(device, rope)?,
             shape,
             scale: attention_scale(model),
-            rows: CardCache::new(device, shape, &rooms)?,
+            rows: CardCache::new(device, shape, &rooms.layers)?,
             pass: CardPass::new(device, config, 1)?,
             residual: device.room(config.width)?,
             queries: device.room(config.q_width())?,
@@ -102,13 +212,12 @@ impl<'a> CardDecoding<'a> {
             new_keys: vec![0.0; new],
             new_values: vec![0.0; new],
             slots: vec![0; layers * shape.kv_heads],
+            targets: vec![0; shape.kv_heads],
+            aged: Vec::with_capacity(shape.kv_heads),
             tables_changed: vec![true; layers],
+            places_changed: vec![true; layers],
             card,
-        };
-        for (layer, cached) in cache.layers.iter().enumerate() {
-            decoding.send_rows(layer, cached)?;
-        }
-        Ok(decoding)
+        })
     }
 
     /// Bytes on the card, the weights' apart.
@@ -131,10 +240,10 @@ impl<'a> CardDecoding<'a> {
 
     /// Sends all filled rows of a layer.
     fn send_rows(&mut self, layer: usize, cached: &CompactLayer) -> Result<(), DeviceError> {
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let stores = (&cached.keys, &cached.values);
         for head in 0..self.shape.kv_heads {
-            cached.copy_rows(head, 0..cached.rows[head], &mut keys, &mut values);
-            self.rows.write_rows((layer, head), 0, &keys, &values)?;
+            let slots = 0..cached.rows[head];
+            self.rows.write_rows((layer, head), slots, stores)?;
         }
         Ok(())
     }
@@ -146,19 +255,20 @@ impl<'a> CardDecoding<'a> {
         cached: &CompactLayer,
         changed: &[Changed],
     ) -> Result<(), DeviceError> {
-        if changed.contains(&Changed::Rows) {
-            self.send_rows(layer, cached)?;
-        }
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
         for change in changed {
             match *change {
                 Changed::Row(head, row) => {
                     let slot = row.0 as usize;
-                    cached.copy_rows(head, slot..slot + 1, &mut keys, &mut values);
-                    self.rows.write_rows((layer, head), slot, &keys, &values)?;
+                    let stores = (&cached.keys, &cached.values);
+                    self.rows
+                        .write_rows((layer, head), slot..slot + 1, stores)?;
                 }
                 Changed::Table => self.tables_changed[layer] = true,
-                Changed::Rows => {}
+                // Where rows trade places, slots were moved by that alone.
+                Changed::Rows if cached.keys.cache_type().is_quantised() => {
+                    self.places_changed[layer] = true;
+                }
+                Changed::Rows => self.send_rows(layer, cached)?,
             }
         }
         Ok(())
@@ -169,10 +279,17 @@ impl<'a> CardDecoding<'a> {
         let (kv_heads, position) = (self.shape.kv_heads, cache.next);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             let slots = &mut self.slots[layer * kv_heads..][..kv_heads];
+            self.aged.clear();
             for (head, slot) in slots.iter_mut().enumerate() {
                 *slot = cached.make_room(head, position);
+                let widened = cached.make_wide(head, *slot);
+                self.places_changed[layer] |= widened != Widened::No;
+                if let Widened::Traded { wide, narrow } = widened {
+                    self.aged.push((head, wide, narrow));
+                }
+                self.targets[head] = cached.keys.place(head, *slot);
             }
-            let places: Option<Vec<usize>> = (cache.reassigned && cached.window().is_none())
+            let stands: Option<Vec<usize>> = (cache.reassigned && cached.window().is_none())
                 .then(|| (0..kv_heads).map(|head| cached.last_rank(head)).collect());
             let tables = (0..kv_heads).map(|head| cached.table_of(head));
             let entries: Option<Vec<usize>> = tables
@@ -180,11 +297,15 @@ impl<'a> CardDecoding<'a> {
                 .collect();
             let token = NewToken {
                 rows: &cached.rows,
-                slots,
-                places: places.as_deref(),
+                targets: &self.targets,
+                aged: &self.aged,
+                stands: stands.as_deref(),
                 entries: entries.as_deref(),
             };
             self.rows.tell(layer, &token);
+            if std::mem::take(&mut self.places_changed[layer]) {
+                self.rows.write_places(layer, &cached.keys)?;
+            }
             if !cached.ranks.is_empty() {
                 self.rows.write_ranks(layer, &cached.ranks)?;
             }
@@ -257,7 +378,7 @@ impl<'a> CardDecoding<'a> {
         if ranked {
             let apart = Stand {
                 angles,
-                places: Places::At(self.rows.places(layer)),
+                places: Places::At(self.rows.stands(layer)),
             };
             card.ready_queries_apart(layer, apart, &mut self.pass, &mut self.queries)?;
         } else {
@@ -269,18 +390,17 @@ impl<'a> CardDecoding<'a> {
         self.rows.append(layer)?;
 
         let angles = angles.filter(|_| ranked);
-        let queries = (self.scale, &self.queries);
         let shared = cached.is_shared();
         let by_table = self.by_table.as_mut().filter(|_| shared);
         let (probabilities, stride) = match by_table {
             Some(scratch) => {
-                let out = &mut self.attention;
+                let (queries, out) = ((self.scale, &self.queries), &mut self.attention);
                 self.rows
                     .attend_by_table(layer, queries, angles, scratch, out)?;
                 (scratch.probabilities(), scratch.stride())
             }
             None => {
-                let out = &mut self.attention;
+                let (queries, out) = ((self.scale, &mut self.queries), &mut self.attention);
                 self.rows
                     .attend(layer, queries, angles, &mut self.attend, out)?;
                 (self.attend.probabilities(), self.attend.stride())

@@ -13,7 +13,8 @@ use kept_kernels::{HeadShape, Normalise, RowStore, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 use kept_policies::{Ramp, Softmax, Window};
 
-use crate::shape::attention_scale;
+use super::repetition::Repetition;
+use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
 
 /// All buffers of one reading on a card.
@@ -74,16 +75,45 @@ pub(super) struct CardChunk<'c> {
 }
 
 impl<'a> CardReading<'a> {
-    /// Everything is allocated here; `residual` is the tokens' embeddings.
+    /// Everything is allocated here. The residual stream is still to be written.
     pub(super) fn new(
         card: &'a CardModel,
         model: &Model,
         rope: &RopeTable,
         sizes: &[Sizes],
-        heads: HeadShape,
-        residual: &[f32],
     ) -> Result<Self, DeviceError> {
-        let device = card.device();
+        Self::on(card.device(), card, model, rope, sizes)
+    }
+
+    /// What it would take of the card, without the weights.
+    pub(super) fn bytes_for(
+        card: &'a CardModel,
+        model: &Model,
+        sizes: &Sizes,
+    ) -> Result<u64, DeviceError> {
+        // A table's bytes are the same for every position.
+        let a_position = RopeTable::new(model.config(), 1);
+        let only = std::slice::from_ref(sizes);
+        let taken = card
+            .device()
+            .rehearse(|device| Self::on(device, card, model, &a_position, only))?;
+        let repeated = match &sizes.rereading {
+            Some(plan) => Repetition::card_bytes(card, model, sizes, plan)?,
+            None => 0,
+        };
+        let positions = (sizes.tokens + sizes.room).max(1) as u64;
+        Ok(taken + repeated + (positions - 1) * a_position.bytes())
+    }
+
+    /// [`CardReading::new`] with everything in memory of `device`, which is the card or stands for it.
+    fn on(
+        device: &Device,
+        card: &'a CardModel,
+        model: &Model,
+        rope: &RopeTable,
+        sizes: &[Sizes],
+    ) -> Result<Self, DeviceError> {
+        let heads = head_shape(model);
         let first = &sizes[0];
         let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         let q_width = heads.q_heads * heads.head_dim;
@@ -98,7 +128,7 @@ impl<'a> CardReading<'a> {
             heads,
             scale: attention_scale(model),
             pass: CardPass::new(device, model.config(), first.chunk)?,
-            residual: device.copy_of(residual)?,
+            residual: device.room(first.residual())?,
             width: model.config().width,
             keys: rows()?,
             values: rows()?,
@@ -159,9 +189,9 @@ impl<'a> CardReading<'a> {
         if known > 0 {
             let numbers = known * self.heads.head_dim;
             for head in 0..self.heads.kv_heads {
-                self.keys.write_head(head, &keys.head(head)[..numbers])?;
+                self.keys.write_head(head, 0, &keys.head(head)[..numbers])?;
                 self.values
-                    .write_head(head, &values.head(head)[..numbers])?;
+                    .write_head(head, 0, &values.head(head)[..numbers])?;
             }
         }
         self.column_sums.write(0, column_sums)?;
@@ -176,7 +206,7 @@ impl<'a> CardReading<'a> {
     pub(super) fn project(
         &mut self,
         chunk: &CardChunk<'_>,
-        raw: Option<&mut Vec<f32>>,
+        raw: Option<&mut [f32]>,
     ) -> Result<(), DeviceError> {
         let (layer, count) = (chunk.layer, chunk.count);
         let at = chunk.at * self.width;
@@ -193,11 +223,10 @@ impl<'a> CardReading<'a> {
     pub(super) fn bring_queries(
         &mut self,
         count: usize,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<(), DeviceError> {
         self.halves.resize(count * self.q_width(), f16::ZERO);
         self.queries.read(0, &mut self.halves)?;
-        out.resize(self.halves.len(), 0.0);
         self.halves.as_slice().convert_to_f32_slice(out);
         Ok(())
     }

@@ -34,6 +34,7 @@ use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
+use card::CardReading;
 use prefix::Prefix;
 use reader::{Read, Reader};
 pub(crate) use repetition::Repetition;
@@ -41,6 +42,13 @@ use tally::Tally;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
+
+/// Bytes that reading by these sizes takes of the graphics card that has the model's weights; 0 where there is none.
+pub(crate) fn card_bytes(model: &Model, sizes: &Sizes) -> Result<u64, EngineError> {
+    let card = model.card();
+    let bytes = card.map(|card| CardReading::bytes_for(card, model, sizes));
+    Ok(bytes.transpose()?.unwrap_or(0))
+}
 
 /// What is to be read, and how it is cut.
 pub struct Prefill<'a> {

@@ -64,6 +64,8 @@ pub(super) struct Reader<'a> {
     tally: &'a mut Tally,
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
+    /// Bytes on the card for the second stream.
+    staged: u64,
 }
 
 /// What is asked of one layer's reading.
@@ -111,12 +113,16 @@ impl<'a> Reader<'a> {
         };
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
-        let card = (model.card())
-            .map(|card| CardReading::new(card, model, rope, sizes, heads, &residual))
+        let mut card = (model.card())
+            .map(|card| CardReading::new(card, model, rope, sizes))
             .transpose()?;
-        if card.is_some() {
-            residual = Vec::new();
+        if let Some(card) = &mut card {
+            card.write_residual(&std::mem::take(&mut residual))?;
         }
+        let staged = match (model.card(), &first.rereading) {
+            (Some(card), Some(plan)) => Repetition::card_bytes(card, model, first, plan)?,
+            _ => 0,
+        };
         Ok(Self {
             of,
             sizes,
@@ -135,6 +141,7 @@ impl<'a> Reader<'a> {
             raw_keys: None,
             tally,
             largest_pass: 0,
+            staged,
         })
     }
 
@@ -284,7 +291,7 @@ impl<'a> Reader<'a> {
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
         let weights = self.of.model.card().map_or(0, CardModel::bytes);
         MemoryLedger {
-            card: weights + self.card.as_ref().map_or(0, CardReading::bytes),
+            card: weights + self.card.as_ref().map_or(0, CardReading::bytes) + self.staged,
             layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),

@@ -10,17 +10,18 @@
 //!                    template document | question         put back
 //! ```
 
+use kept_cuda::DeviceError;
 use kept_kernels::{
-    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, prefill_attention,
-    window_maxima,
+    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, window_maxima,
 };
-use kept_models::{LayerPass, Model, RopeTable};
+use kept_models::{CardModel, LayerPass, Model, RopeTable};
 
 use super::scratch::Scratch;
 use crate::EngineError;
 use crate::rereading::{Rereading, Segment};
-use crate::shape::attention_scale;
+use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
+use crate::staged::StagedAttention;
 use crate::turns::Turns;
 
 /// What is wanted of a layer.
@@ -52,6 +53,15 @@ pub(crate) struct Repetition<'a> {
     maxima: Vec<f32>,
     /// `[kv_heads, n]`: the largest of all rows, over the group.
     pub(super) scores: Vec<f32>,
+    attention: StagedAttention,
+    /// Whether attention has the layer's rows of the document; those behind it are others each time.
+    begun: bool,
+}
+
+/// Attention of rows behind the document.
+fn staged(sizes: &Sizes, plan: &Rereading, heads: HeadShape) -> StagedAttention {
+    let rows = sizes.chunk.min(plan.longest());
+    StagedAttention::new(heads, (rows, sizes.layer_rows()))
 }
 
 impl<'a> Repetition<'a> {
@@ -81,7 +91,20 @@ impl<'a> Repetition<'a> {
             seen: rows(plan.sinks + plan.largest_chunk() + longest),
             maxima: Vec::with_capacity(heads.q_heads * plan.largest_chunk()),
             scores: vec![0.0; heads.kv_heads * ids.len()],
+            attention: staged(sizes, plan, heads),
+            begun: false,
         }
+    }
+
+    /// Bytes that the second stream takes of the graphics card.
+    pub(super) fn card_bytes(
+        card: &CardModel,
+        model: &Model,
+        sizes: &Sizes,
+        plan: &Rereading,
+    ) -> Result<u64, DeviceError> {
+        let passes = card.staged_bytes(model.config(), sizes.chunk)?;
+        Ok(passes + staged(sizes, plan, head_shape(model)).bytes(model)?)
     }
 
     /// Floats of all but residual stream, keys and values.
@@ -128,6 +151,7 @@ impl<'a> Repetition<'a> {
             self.turns.stand(rope, end..end + self.plan.longest());
         }
         self.scores.fill(0.0);
+        self.begun = false;
         self.put_aside(scratch, end);
         for segment in self.plan.segments() {
             self.start(scratch, &segment);
@@ -180,7 +204,12 @@ impl<'a> Repetition<'a> {
                 keys: &scratch.keys,
                 values: &scratch.values,
             };
-            prefill_attention(&task, out, None, stop)?;
+            let from = match std::mem::replace(&mut self.begun, true) {
+                true => end + rows.start,
+                false => 0,
+            };
+            self.attention
+                .attend(self.model, &task, from..end + rows.end, out, None, stop)?;
             pass.finish(out, &mut self.residual[stream], stop)?;
         }
         Ok(())

@@ -13,7 +13,10 @@ use crate::session::document_notes;
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::within::Prompted;
-use crate::{Answer, Ask, Engine, EngineError, MemoryNow, Method, Phase, Prompt, Sampler, Watch};
+use crate::{
+    Answer, Ask, Engine, EngineError, MemoryLedger, MemoryNow, Method, Phase, Prompt, Sampler,
+    Watch,
+};
 
 impl Engine {
     /// Whether a prompt of `tokens` tokens is read in streaming.
@@ -94,7 +97,11 @@ impl Engine {
                     .with_cache(self.cache_type(), &*policy)?
             }
         };
-        self.ask_for(&plan.ledger(model))?;
+        let ledger = MemoryLedger {
+            card: plan.card_bytes(model)?,
+            ..plan.ledger(model)
+        };
+        self.ask_for(&ledger)?;
         let rope = RopeTable::new(model.config(), plan.positions);
         notes.extend(self.streaming_notes(ask.method, &plan, n)?);
         if ask.vault.is_some() {
@@ -105,7 +112,6 @@ impl Engine {
         }
         let template = model.chat_template()?;
         notes.extend(template.note().map(str::to_owned));
-        let ledger = plan.ledger(model);
         let rows = plan.rows;
 
         watch.prompt(&prompt);

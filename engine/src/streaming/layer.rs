@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use kept_kernels::{
-    HeadShape, LastRows, PrefillAttention, RowStore, Stop, prefill_attention, row_probabilities,
-};
+use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, row_probabilities};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
@@ -14,6 +12,7 @@ use crate::EngineError;
 use crate::classes::PlainRows;
 use crate::compact::CompactLayer;
 use crate::shape::attention_scale;
+use crate::staged::StagedAttention;
 
 /// A chunk on its way through a layer.
 pub(super) struct Chunk<'a> {
@@ -73,6 +72,8 @@ pub(super) struct Desk {
     evict: Vec<Option<Row>>,
     /// One head's rows as a method that merges looks at them.
     plain: PlainRows,
+    /// Of one head after the other.
+    staged: StagedAttention,
 }
 
 impl Desk {
@@ -109,6 +110,7 @@ impl Desk {
             stride: plan.stride(),
             evict: vec![None; shape.kv_heads],
             plain: plan.plain_rows(),
+            staged: plan.staged(),
         }
     }
 
@@ -223,7 +225,8 @@ impl Desk {
             // The heads' outputs side by side; `scatter` puts them where the layer wants them.
             let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
             let known = looks.then(|| &mut desk.log_sum_exp[..group * self.count]);
-            prefill_attention(&task, out, known, chunk.stop)?;
+            self.staged
+                .attend(chunk.model, &task, 0..end, out, known, chunk.stop)?;
         }
         Ok(())
     }

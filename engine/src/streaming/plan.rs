@@ -6,10 +6,14 @@ use kept_policies::{ClassTable, Policy, PromptShape, Retention};
 
 use super::ring::Ring;
 use crate::classes::{Classes, PlainRows};
-use crate::compact::CompactLayer;
+use crate::compact::{CompactLayer, EXACT};
+use crate::decode::{CardRooms, CutRoom};
 use crate::prefill::CHUNK;
 use crate::shape::{head_shape, shape_of};
-use crate::sizes::{LayerKeeps, kept_bytes, places_bytes, refuse_repeated_rounding};
+use crate::sizes::{
+    LayerKeeps, kept_bytes, places_bytes, refuse_on_card, refuse_repeated_rounding,
+};
+use crate::staged::StagedAttention;
 use crate::{EngineError, MemoryLedger, decode};
 
 /// Chunks that go through a layer while its weights are at hand.
@@ -49,6 +53,8 @@ pub struct StreamPlan {
     method: u64,
     /// How kept rows are stored.
     pub(super) cache: CacheType,
+    /// Whether it is a graphics card that answers.
+    on_card: bool,
     width: usize,
 }
 
@@ -119,6 +125,7 @@ impl StreamPlan {
                 looks: policy.looks(),
                 method: policy.bytes(),
                 cache: CacheType::F32,
+                on_card: model.card().is_some(),
                 width: model.config().width,
             };
             let ranks = (entries + chunk).min(tokens).max(entries + 1);
@@ -134,8 +141,9 @@ impl StreamPlan {
     /// The same with kept rows stored as `cache`.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with.
+    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::CardRows`].
     pub fn with_cache(self, cache: CacheType, policy: &dyn Policy) -> Result<Self, EngineError> {
+        refuse_on_card(cache, self.on_card)?;
         let merges = self.tables.iter().any(Option::is_some);
         refuse_repeated_rounding(cache, policy, merges)?;
         Ok(Self { cache, ..self })
@@ -220,6 +228,16 @@ impl StreamPlan {
         Ring::new(&self.heads, self.cache, window, rows)
     }
 
+    /// Attention of a chunk over what one head attends to.
+    pub(super) fn staged(&self) -> StagedAttention {
+        let one = HeadShape {
+            q_heads: self.heads.group(),
+            kv_heads: 1,
+            ..self.heads
+        };
+        StagedAttention::new(one, (self.chunk, self.columns()))
+    }
+
     /// Floats of the scratch of one chunk: see [`super::layer::Desk`].
     pub(super) fn scratch(&self) -> usize {
         let (chunk, heads) = (self.chunk, &self.heads);
@@ -238,6 +256,32 @@ impl StreamPlan {
             false => 0,
         };
         3 * q + 2 * kv + looking
+    }
+
+    /// Bytes that reading and answering take of the graphics card that has the model's weights, these included; 0 where there is none.
+    ///
+    /// # Errors
+    /// [`EngineError::Card`].
+    pub fn card_bytes(&self, model: &Model) -> Result<u64, EngineError> {
+        let Some(card) = model.card() else {
+            return Ok(0);
+        };
+        let cut = |own: usize| CutRoom {
+            slots: self.slots(),
+            narrow: self.slots().saturating_sub(EXACT + 1),
+            entries: self.tables[own].map_or(0, |table| table.entries),
+        };
+        let (stored, tokens) = ((self.cache, true), self.tokens + self.room);
+        let rooms = CardRooms {
+            layers: CardRooms::layers(&self.keeps, self.heads.kv_heads, stored, tokens, &cut),
+            max_rows: self.widest(),
+            max_entries: self.max_entries(),
+            looks: true,
+        };
+        let reading =
+            card.staged_bytes(model.config(), self.chunk)? + self.staged().bytes(model)?;
+        let answering = rooms.bytes(card, model, self.positions)?;
+        Ok(card.bytes() + reading.max(answering))
     }
 
     /// The ledger as it stands while the text is read; `decode` is that of the answer.

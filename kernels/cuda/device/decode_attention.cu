@@ -4,14 +4,16 @@
 //               key and value is read once for all of them. Each warp takes 16 rows of a tile, and has a softmax of its own.
 //   splits      all shares of all heads run at once; `combine` adds them up. Their number is fixed, their length follows from `rows`,
 //               which lies on the device: a captured graph replays while the cache grows.
-//   bytes       rows * 2 * (bytes of a row) a kv head, once; with `ranks` the angles of each key besides
+//   bytes       rows * 2 * (bytes of a row) a kv head, once; with `places` 4 more a row; with `ranks` the angles of each key besides
 //   operations  4 * q_heads * rows * DIM
 #include "tiles.cuh"
 
-// Rows of keys or of values: f16 `data`; q8_0 and q4_0 have signed numbers in `data` and a scale for every 32 of them.
+// Rows of keys or of values: f16 `data`; q8_0 and q4_0 have signed numbers in `data`, a scale for every 32 of them, and `wide` rows beside
+// them that stay f16. Of q4_0 all rows are rotated by Hadamard's matrix, wide ones too.
 struct Rows {
     const void* data;
     const half_t* scales;
+    const half_t* wide;
 };
 
 struct DecodeAttention {
@@ -19,6 +21,7 @@ struct DecodeAttention {
     Rows keys, values;           // [slots, DIM]
     const uint32_t* first_rows;  // [kv_heads]: first slot of each head
     const uint32_t* rows;        // [kv_heads]: filled slots of each head
+    const uint32_t* places;      // [slots] or null: the row of each slot, from `narrow` on those of `wide`; null: the row of its number
     const uint32_t* ranks;       // [slots] or null: keys are stored before RoPE, each stands at its rank
     const float* cos;            // [ranks, rope_dim / 2]
     const float* sin;            // [ranks, rope_dim / 2]
@@ -26,6 +29,7 @@ struct DecodeAttention {
     float* part_sums;            // [splits, q_heads]
     float* logits;               // [q_heads, stride] or null
     uint32_t q_heads, kv_heads;
+    uint32_t narrow;             // rows of `data`
     uint32_t first_split;        // this launch writes parts from here on
     uint32_t stride;
     uint32_t rope_dim;
@@ -35,10 +39,13 @@ struct DecodeAttention {
 };
 
 // Two bytes a number: copied as they are.
-struct F16 {};
+struct F16 {
+    static constexpr bool TURNED = false;
+};
 
 // 32 signed bytes and their scale.
 struct Q8 {
+    static constexpr bool TURNED = false;
     template <int DIM>
     static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
         constexpr int SCALES = (DIM + 31) / 32;
@@ -55,6 +62,7 @@ struct Q8 {
 
 // 32 numbers of 4 bits, from -8, and their scale; number 2 i in the low half of byte i.
 struct Q4 {
+    static constexpr bool TURNED = true;
     template <int DIM>
     static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
         constexpr int SCALES = (DIM + 31) / 32;
@@ -72,13 +80,15 @@ struct Q4 {
 // Begins filling `tile` with rows first..first + KEYS of a head whose slots begin at `slot`; rows from `end` on become 0.
 template <int DIM, int KEYS, class Kind>
 struct Fill {
-    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, size_t slot, int first, int end) {
+    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, const DecodeAttention& p, size_t slot, int first, int end) {
         constexpr int PIECES = DIM / 8;
         for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
             const int row = i / PIECES, piece = i % PIECES;
             Sixteen numbers = {{0, 0, 0, 0}};
             if (first + row < end) {
-                numbers = Kind::template piece<DIM>(rows, slot + first + row, piece);
+                const size_t own = slot + first + row, place = p.places != nullptr ? p.places[own] : own;
+                numbers = place < p.narrow ? Kind::template piece<DIM>(rows, place, piece)
+                                           : load_16(rows.wide + (place - p.narrow) * DIM + piece * 8);
             }
             store_16(tile + row * STRIDE<DIM> + piece * 8, numbers);
         }
@@ -87,10 +97,51 @@ struct Fill {
 
 template <int DIM, int KEYS>
 struct Fill<DIM, KEYS, F16> {
-    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, size_t slot, int first, int end) {
+    static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, const DecodeAttention&, size_t slot, int first, int end) {
         copy_tile_begin<DIM, KEYS>(tile, reinterpret_cast<const half_t*>(rows.data) + slot * DIM, first, end);
     }
 };
+
+// Takes Hadamard's matrix off the rows of a tile, a warp each: it is its own inverse, over runs of 2^k numbers, the longest that divide DIM.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void unturn_tile(half_t* tile) {
+    constexpr int PARTS = (DIM + LANES - 1) / LANES, RUN = DIM & -DIM;
+    const int lane = threadIdx.x % LANES;
+    const float scale = 1.0f / sqrtf((float)RUN);
+    for (int row = threadIdx.x / LANES; row < KEYS; row += blockDim.x / LANES) {
+        half_t* const key = tile + row * STRIDE<DIM>;
+        float x[PARTS];  // number part * LANES + lane of the row
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            x[part] = part * LANES + lane < DIM ? to_float(key[part * LANES + lane]) : 0.0f;
+        }
+#pragma unroll
+        for (int half = 1; half < LANES && half < RUN; half *= 2) {
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) {
+                const float other = shuffle_xor(x[part], half);
+                x[part] = lane & half ? other - x[part] : x[part] + other;
+            }
+        }
+#pragma unroll
+        for (int half = 1; half < RUN / LANES; half *= 2) {
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) {
+                if ((part & half) == 0) {
+                    const float a = x[part], b = x[part + half];
+                    x[part] = a + b;
+                    x[part + half] = a - b;
+                }
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            if (part * LANES + lane < DIM) {
+                key[part * LANES + lane] = to_half(x[part] * scale);
+            }
+        }
+    }
+}
 
 // Turns the keys of a tile to their ranks, in shared memory.
 template <int DIM, int KEYS>
@@ -136,8 +187,8 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
 
     auto begin_tile = [&](int tile) {
         half_t* const stage = tiles + (tile - from) % p.stages * 2 * TILE;
-        Fill<DIM, KEYS, Kind>::begin(stage, p.keys, slot, tile * KEYS, end);
-        Fill<DIM, KEYS, Kind>::begin(stage + TILE, p.values, slot, tile * KEYS, end);
+        Fill<DIM, KEYS, Kind>::begin(stage, p.keys, p, slot, tile * KEYS, end);
+        Fill<DIM, KEYS, Kind>::begin(stage + TILE, p.values, p, slot, tile * KEYS, end);
         copies_commit();
     };
     if (from < to) {
@@ -153,6 +204,10 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         __syncthreads();
         half_t* const stage = tiles + (tile - from) % p.stages * 2 * TILE;
         if (p.ranks != nullptr) {
+            if constexpr (Kind::TURNED) {
+                unturn_tile<DIM, KEYS>(stage);
+                __syncthreads();
+            }
             turn_tile<DIM, KEYS>(stage, p, slot, tile * KEYS, end);
             __syncthreads();
         }

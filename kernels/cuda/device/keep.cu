@@ -1,5 +1,5 @@
 // Rows on their way into the compact cache: gathered by position, turned back to before RoPE where positions are re-assigned, rotated by
-// Hadamard's matrix where they are to have 4 bits, and stored in their kind.
+// Hadamard's matrix where they are to have 4 bits, and stored in their kind, rounded as kept-kernels rounds them (cache_type.rs).
 //
 //   bytes  each kept row read once (2 * DIM) and written once
 #include "device.cuh"
@@ -7,14 +7,17 @@
 struct Keep {
     const half_t* source;       // [heads, capacity, dim]
     const uint32_t* positions;  // [slots]: the source's row of each slot, with `heads` runs one after another
-    const uint32_t* targets;    // [slots] or null: where each goes; null: to the slot of its own number
-    const uint32_t* heads;      // [slots]: whose row it is
+    const uint32_t* targets;    // [slots] or null: the row that each becomes, from `narrow` on those of `wide`; null: that of its number
+    const uint32_t* heads;      // [slots] or null: whose row it is; null: the first head's
     const float* cos;           // [positions, rope_dim / 2] or null
     const float* sin;
-    void* numbers;              // [slots, bytes of a row]
-    half_t* scales;             // [slots, scales of a row]
+    void* numbers;              // [narrow, bytes of a row]
+    half_t* scales;             // [narrow, scales of a row]
+    half_t* wide;               // [.., dim]: rows that stay f16 beside those of q8_0 and q4_0
     uint32_t slots, capacity, dim, rope_dim;
     uint32_t neighbours;
+    uint32_t narrow;            // rows of `numbers`
+    uint32_t turned;            // the source is rotated by Hadamard's matrix already
     uint32_t kind;              // 0 f16, 1 q8_0, 2 q4_0
 };
 
@@ -46,7 +49,8 @@ KEPT_KERNEL(128, keep, Keep) {
         return;
     }
     const size_t position = p.positions[slot], target = p.targets != nullptr ? p.targets[slot] : slot;
-    const half_t* const row = p.source + ((size_t)p.heads[slot] * p.capacity + position) * p.dim;
+    const size_t head = p.heads != nullptr ? p.heads[slot] : 0;
+    const half_t* const row = p.source + (head * p.capacity + position) * p.dim;
     for (uint32_t i = lane; i < p.dim; i += LANES) {
         x[i] = to_float(row[i]);
     }
@@ -61,37 +65,35 @@ KEPT_KERNEL(128, keep, Keep) {
         }
         warp_barrier();
     }
-    if (p.kind == 0) {
-        half_t* const out = reinterpret_cast<half_t*>(p.numbers) + target * p.dim;
+    if (p.kind == 2 && !p.turned) {
+        hadamard(x, p.dim, lane);
+    }
+    if (p.kind == 0 || target >= p.narrow) {
+        half_t* const out = p.kind == 0 ? reinterpret_cast<half_t*>(p.numbers) + target * p.dim : p.wide + (target - p.narrow) * p.dim;
         for (uint32_t i = lane; i < p.dim; i += LANES) {
             out[i] = to_half(x[i]);
         }
         return;
     }
-    if (p.kind == 2) {
-        hadamard(x, p.dim, lane);
-    }
     // 32 numbers share a scale; a last run that is not full is as long as it is.
     const uint32_t scales = (p.dim + 31) / 32;
     for (uint32_t block = 0; block < scales; ++block) {
         const uint32_t i = block * 32 + lane;
-        const float mine = i < p.dim ? x[i] : 0.0f;
-        // The scale as it will be read.
-        float scale, inverse;
+        const float mine = i < p.dim ? x[i] : 0.0f, length = mine < 0.0f ? -mine : mine, most = warp_max(length);
+        float scale;
         if (p.kind == 1) {
-            scale = to_float(to_half(warp_max(mine < 0.0f ? -mine : mine) / 127.0f));
-            inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+            scale = most / 127.0f;
+            const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
             if (i < p.dim) {
-                const float rounded = at_least(-127.0f, at_most(127.0f, nearbyintf(mine * inverse)));
-                reinterpret_cast<int8_t*>(p.numbers)[target * p.dim + i] = (int8_t)rounded;
+                reinterpret_cast<int8_t*>(p.numbers)[target * p.dim + i] = (int8_t)roundf(mine * inverse);
             }
         } else {
-            // The number that is furthest from 0 becomes -8: the other side has one value less.
-            const float high = warp_max(mine), low = -warp_max(-mine);
-            const float furthest = high > -low ? high : low;
-            scale = to_float(to_half(furthest / -8.0f));
-            inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-            const int rounded = (int)at_least(-8.0f, at_most(7.0f, nearbyintf(mine * inverse))) + 8;
+            // The number that is furthest from 0, the first of them, becomes -8: the other side has one value less.
+            const int first = -(int)warp_max(length == most ? -(float)lane : -(float)(LANES - 1));
+            // The scale as it will be read.
+            scale = to_float(to_half(shuffle(mine, first) / -8.0f));
+            const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+            const int rounded = (int)at_least(0.0f, at_most(15.0f, mine * inverse + 8.5f));
             const int next = shuffle_xor(rounded, 1);
             if (i < p.dim && lane % 2 == 0) {
                 reinterpret_cast<uint8_t*>(p.numbers)[target * (p.dim / 2) + i / 2] = (uint8_t)(rounded | next << 4);

@@ -6,10 +6,19 @@
 //! slots of a layer   head 0 | 0 1 2 3 4 | head 1 | 0 1 2 |       capacities [5, 3]
 //! a new token        rows [4, 2], targets [1, 6]                 head 0 puts it in a hole, head 1 at its end
 //! ```
+//!
+//! Where the cache's type is a quantised one, a slot lies in the place that the host's store gives it: some places are wide (f16). A token
+//! that takes a slot in a narrow one gets a wide place from an older row, which is rounded into the narrow one: that trade happens here too.
+//!
+//! ```text
+//! places of a head   | narrow .. | wide .. |       rows of a layer   | narrow of head 0 | of head 1 | wide of head 0 | of head 1 |
+//! ```
+
+use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use kept_kernels::{HeadShape, Scale};
+use kept_kernels::{HeadShape, RowStore, Scale};
 
 use crate::{
     Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Device,
@@ -21,10 +30,69 @@ use crate::{
 pub struct LayerRoom {
     /// `[kv_heads]`: slots of each head.
     pub capacities: Vec<usize>,
+    /// How rows are stored.
+    pub kind: RowKind,
+    /// `[kv_heads]`: of a quantised kind, places of each head that are stored so; those behind them are f16. Else of no meaning.
+    pub narrow: Vec<usize>,
     /// Keys are stored before RoPE, and each slot has a rank.
     pub ranked: bool,
     /// Entries of each head's look-up table; 0 where there is none.
     pub entries: usize,
+}
+
+/// Where one head's rows are.
+#[derive(Clone, Copy)]
+struct HeadRoom {
+    /// First slot, in the layer.
+    slot: usize,
+    capacity: usize,
+    /// First narrow row, and how many.
+    first: usize,
+    narrow: usize,
+    /// First wide row, counted with all narrow ones before.
+    wide: usize,
+}
+
+impl HeadRoom {
+    /// `[kv_heads]`
+    fn all(room: &LayerRoom) -> Vec<Self> {
+        let narrow_of = |head: usize| match room.kind {
+            RowKind::F16 => room.capacities[head],
+            RowKind::Q8_0 | RowKind::Q4_0 => room.narrow[head],
+        };
+        let heads = 0..room.capacities.len();
+        let (mut slot, mut first) = (0, 0);
+        let mut wide = heads.clone().map(narrow_of).sum();
+        let own = |head: usize| {
+            let (capacity, narrow) = (room.capacities[head], narrow_of(head));
+            assert!(narrow <= capacity, "{narrow} narrow rows of {capacity}");
+            let own = Self {
+                slot,
+                capacity,
+                first,
+                narrow,
+                wide,
+            };
+            slot += capacity;
+            first += narrow;
+            wide += capacity - narrow;
+            own
+        };
+        heads.map(own).collect()
+    }
+
+    /// The row in a place.
+    fn row(&self, place: usize) -> usize {
+        assert!(
+            place < self.capacity,
+            "place {place} of a head that holds {}",
+            self.capacity
+        );
+        match place.checked_sub(self.narrow) {
+            None => self.first + place,
+            Some(wide) => self.wide + wide,
+        }
+    }
 }
 
 /// The look-up tables of a layer whose rows several tokens share.
@@ -43,30 +111,39 @@ struct Layer {
     values: KeptRows,
     /// `[kv_heads]`: first slot of each head.
     first_rows: Buffer<u32>,
-    capacities: Vec<usize>,
+    /// `[kv_heads]`
+    heads: Vec<HeadRoom>,
+    /// `[slots]`: the row of each, where rows are of two kinds.
+    places: Option<Indices>,
     /// `[slots]`
     ranks: Option<Indices>,
     tables: Option<Tables>,
     /// `[kv_heads]`, parts of what is sent for each token.
     rows: Buffer<u32>,
     targets: Indices,
-    places: Indices,
+    stands: Indices,
     entries: Buffer<u32>,
+    /// Wide rows that are rounded, and the narrow ones that they become.
+    aged: [Indices; 2],
     /// `[kv_heads]`: where the layer's new rows lie.
     source: Indices,
     /// `[kv_heads]`, as they were told.
     told_rows: Vec<usize>,
     told_entries: Vec<usize>,
+    /// How many rows are rounded, as it was told.
+    told_aged: usize,
 }
 
 /// What a new token is for one layer.
 pub struct NewToken<'a> {
     /// `[kv_heads]`: filled slots, its own included; no hole among them.
     pub rows: &'a [usize],
-    /// `[kv_heads]`: its slot in each head.
-    pub slots: &'a [usize],
+    /// `[kv_heads]`: the place of its slot in each head ([`RowStore::place`]).
+    pub targets: &'a [usize],
+    /// Rows that grew too old for a wide place: their head, the place, and the narrow one that they go to.
+    pub aged: &'a [(usize, usize, usize)],
     /// `[kv_heads]`: where its queries stand, where that differs from head to head.
-    pub places: Option<&'a [usize]>,
+    pub stands: Option<&'a [usize]>,
     /// `[kv_heads]`: entries of the tables, its own included, where there are any.
     pub entries: Option<&'a [usize]>,
 }
@@ -78,7 +155,7 @@ pub struct CardCache {
     layers: Vec<Layer>,
     /// `[0, 1, ..]`: the heads.
     heads: Indices,
-    /// `[layers, 4, kv_heads]`: rows, targets, places, entries.
+    /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and where they go.
     token: Buffer<u32>,
     staged: Vec<u32>,
     /// Keys and values of the newest token: `[kv_heads, layers, head_dim]`, row == layer.
@@ -87,10 +164,12 @@ pub struct CardCache {
 
 const ROWS: usize = 0;
 const TARGETS: usize = 1;
-const PLACES: usize = 2;
+const STANDS: usize = 2;
 const ENTRIES: usize = 3;
+const AGED: usize = 4;
+const NARROWED: usize = 5;
 /// Numbers of a head that are sent for each layer and token.
-const SENT: usize = 4;
+const SENT: usize = 6;
 
 impl CardCache {
     /// Room for layers of these heads, empty.
@@ -106,14 +185,11 @@ impl CardCache {
         let new = [new()?, new()?];
         let layer = |(layer, room): (usize, &LayerRoom)| {
             assert_eq!(room.capacities.len(), kv_heads, "a room for each kv head");
+            let heads = HeadRoom::all(room);
             let slots: usize = room.capacities.iter().sum();
-            let mut first = 0;
-            let first_rows: Vec<u32> = (room.capacities.iter())
-                .map(|capacity| {
-                    first += capacity;
-                    (first - capacity) as u32
-                })
-                .collect();
+            let narrow: usize = heads.iter().map(|head| head.narrow).sum();
+            let first_rows: Vec<u32> = heads.iter().map(|head| head.slot as u32).collect();
+            let store = || KeptRows::with_wide(device, room.kind, (narrow, slots - narrow), dim);
             let part = |kind: usize| {
                 let at = layer * of_layer + kind * kv_heads;
                 token.share(at..at + kv_heads)
@@ -127,12 +203,16 @@ impl CardCache {
                 })
             };
             Ok(Layer {
-                keys: KeptRows::new(device, RowKind::F16, slots, dim)?,
-                values: KeptRows::new(device, RowKind::F16, slots, dim)?,
+                keys: store()?,
+                values: store()?,
                 first_rows: device.copy_of(&first_rows)?,
-                capacities: room.capacities.clone(),
+                heads,
+                places: match room.kind {
+                    RowKind::F16 => None,
+                    RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::zeros(device, slots)?),
+                },
                 ranks: match room.ranked {
-                    true => Some(Indices::new(device, &vec![0; slots])?),
+                    true => Some(Indices::zeros(device, slots)?),
                     false => None,
                 },
                 tables: match room.entries {
@@ -141,11 +221,16 @@ impl CardCache {
                 },
                 rows: part(ROWS),
                 targets: Indices::known(part(TARGETS), slots),
-                places: Indices::known(part(PLACES), 0),
+                stands: Indices::known(part(STANDS), 0),
                 entries: part(ENTRIES),
+                aged: [
+                    Indices::known(part(AGED), 0),
+                    Indices::known(part(NARROWED), 0),
+                ],
                 source: Indices::new(device, &vec![layer as u32; kv_heads])?,
                 told_rows: vec![0; kv_heads],
                 told_entries: vec![0; kv_heads],
+                told_aged: 0,
             })
         };
         let heads: Vec<u32> = (0..kv_heads as u32).collect();
@@ -166,47 +251,57 @@ impl CardCache {
     pub fn bytes(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| {
             let tables = layer.tables.as_ref();
-            let ranks = layer.ranks.as_ref().map_or(0, Indices::bytes);
+            let indices = [&layer.ranks, &layer.places].into_iter().flatten();
             layer.keys.bytes()
                 + layer.values.bytes()
-                + ranks
+                + indices.map(Indices::bytes).sum::<u64>()
+                + layer.first_rows.bytes()
+                + layer.source.bytes()
                 + tables.map_or(0, |t| t.classes.bytes() + t.lengths.bytes())
         });
         let new: u64 = self.new.iter().map(LayerRows::bytes).sum();
-        layers.sum::<u64>() + self.token.bytes() + new
+        layers.sum::<u64>() + self.token.bytes() + self.heads.bytes() + new
     }
 
-    /// Replaces rows of one head of a layer from `slot` on: `keys` and `values [rows, head_dim]`.
+    /// Replaces the rows of some slots of one head of a layer by those of the host's stores, in the places they have there.
     ///
     /// # Panics
-    /// When there are no such slots.
+    /// When there are no such slots, or rows are stored in another way.
     pub fn write_rows(
         &mut self,
         (layer, head): (usize, usize),
-        slot: usize,
-        keys: &[f32],
-        values: &[f32],
+        slots: Range<usize>,
+        (keys, values): (&RowStore, &RowStore),
     ) -> Result<(), DeviceError> {
-        let (dim, layer) = (self.shape.head_dim, &mut self.layers[layer]);
-        assert_eq!(
-            (keys.len() % dim, keys.len()),
-            (0, values.len()),
-            "whole rows"
-        );
-        let capacity = layer.capacities[head];
-        assert!(
-            slot + keys.len() / dim <= capacity,
-            "rows {slot}..{} of a head that holds {capacity}",
-            slot + keys.len() / dim
-        );
-        let first: usize = layer.capacities[..head].iter().sum::<usize>() + slot;
-        for (store, rows) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
-            let bytes: Vec<u8> = (rows.iter())
-                .flat_map(|&x| f16::from_f32(x).to_le_bytes())
-                .collect();
-            store.numbers.write(first * dim * 2, &bytes)?;
+        let layer = &mut self.layers[layer];
+        let room = layer.heads[head];
+        for (there, here) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
+            let row = |slot: usize| (room.row(here.place(head, slot)), slot);
+            let mut which: Vec<(usize, usize)> = slots.clone().map(row).collect();
+            which.sort_unstable();
+            there.write(here, head, &which)?;
         }
         Ok(())
+    }
+
+    /// The places of a layer's slots are those of the host's store, where it has some.
+    ///
+    /// # Panics
+    /// When it has other slots.
+    pub fn write_places(&mut self, layer: usize, store: &RowStore) -> Result<(), DeviceError> {
+        let layer = &mut self.layers[layer];
+        let Some(places) = &mut layer.places else {
+            return Ok(());
+        };
+        let of_head = |(head, room): (usize, &HeadRoom)| {
+            let slots = (0..room.capacity).map(move |slot| store.place(head, slot));
+            slots
+                .map(|place| room.row(place) as u32)
+                .collect::<Vec<_>>()
+        };
+        let rows: Vec<u32> = layer.heads.iter().enumerate().flat_map(of_head).collect();
+        assert_eq!(rows.len(), places.len(), "places are [slots]");
+        places.write(0, &rows)
     }
 
     /// Replaces the ranks of a ranked layer, `[slots]`; those of slots that are not filled may be anything that angles reach.
@@ -256,29 +351,39 @@ impl CardCache {
         let kv_heads = self.shape.kv_heads;
         let at = layer * SENT * kv_heads;
         let layer = &mut self.layers[layer];
-        let mut first = 0;
-        for head in 0..kv_heads {
-            let (rows, slot, capacity) =
-                (token.rows[head], token.slots[head], layer.capacities[head]);
+        for (head, room) in layer.heads.iter().enumerate() {
+            let (rows, capacity) = (token.rows[head], room.capacity);
             assert!(
-                slot < rows && rows <= capacity,
-                "slot {slot} of {rows} rows in a head that holds {capacity}"
+                (1..=capacity).contains(&rows),
+                "{rows} rows in a head that holds {capacity}"
             );
-            let place = token.places.map_or(0, |places| places[head]);
+            let stand = token.stands.map_or(0, |stands| stands[head]);
             let entries = token.entries.map_or(0, |entries| entries[head]);
             let staged = &mut self.staged[at..];
             staged[ROWS * kv_heads + head] = rows as u32;
-            staged[TARGETS * kv_heads + head] = (first + slot) as u32;
-            staged[PLACES * kv_heads + head] = place as u32;
+            staged[TARGETS * kv_heads + head] = room.row(token.targets[head]) as u32;
+            staged[STANDS * kv_heads + head] = stand as u32;
             staged[ENTRIES * kv_heads + head] = entries as u32;
             layer.told_rows[head] = rows;
             layer.told_entries[head] = entries;
-            first += capacity;
         }
-        let places = token.places.unwrap_or(&[]).iter();
-        let end = places.max().map_or(0, |most| most + 1);
-        let part = layer.places.share();
-        layer.places = Indices::known(part, end);
+        layer.told_aged = token.aged.len();
+        for (i, &(head, wide, narrow)) in token.aged.iter().enumerate() {
+            let room = layer.heads[head];
+            let staged = &mut self.staged[at..];
+            // Of wide rows the kernel counts from the first.
+            staged[AGED * kv_heads + i] = (room.row(wide) - layer.keys.narrow) as u32;
+            staged[NARROWED * kv_heads + i] = room.row(narrow) as u32;
+        }
+        let aged = &self.staged[at + AGED * kv_heads..at + SENT * kv_heads];
+        let (aged, narrowed) = aged.split_at(kv_heads);
+        for (indices, staged) in layer.aged.iter_mut().zip([aged, narrowed]) {
+            *indices = indices.again(&staged[..layer.told_aged]);
+        }
+        let stands = token.stands.unwrap_or(&[]).iter();
+        let end = stands.max().map_or(0, |most| most + 1);
+        let part = layer.stands.share();
+        layer.stands = Indices::known(part, end);
     }
 
     /// Sends what was told.
@@ -287,8 +392,8 @@ impl CardCache {
     }
 
     /// `[kv_heads]`: where the new token's queries stand in a layer, if that was told.
-    pub fn places(&self, layer: usize) -> &Indices {
-        &self.layers[layer].places
+    pub fn stands(&self, layer: usize) -> &Indices {
+        &self.layers[layer].stands
     }
 
     /// Keys and values of the newest token, to be written in row `layer` of every head.
@@ -296,9 +401,12 @@ impl CardCache {
         &mut self.new
     }
 
-    /// Puts a layer's new rows into their slots.
+    /// Puts a layer's new rows into their slots, after those that grew too old have left theirs.
     pub fn append(&mut self, layer: usize) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
+        let ([from, to], count) = (&layer.aged, layer.told_aged);
+        self.device.narrow(&mut layer.keys, (from, to), count)?;
+        self.device.narrow(&mut layer.values, (from, to), count)?;
         let which = Kept {
             positions: &layer.source,
             heads: &self.heads,
@@ -319,14 +427,15 @@ impl CardCache {
     }
 
     /// Attention of the new token's `queries [q_heads, head_dim]` over a layer's rows; in a ranked layer keys are turned to their
-    /// ranks by `angles`, if it is rotated. Writes `out [q_heads, head_dim]`; probabilities stay in the scratch.
+    /// ranks by `angles`, if it is rotated. Writes `out [q_heads, head_dim]`; probabilities stay in the scratch. Queries may be left turned as
+    /// rows of 4 bits are.
     ///
     /// # Panics
     /// When shapes do not fit, or nothing was told.
     pub fn attend(
         &self,
         layer: usize,
-        (scale, queries): (Scale, &Buffer<f16>),
+        (scale, queries): (Scale, &mut Buffer<f16>),
         angles: Option<Angles<'_>>,
         scratch: &mut DecodeScratch,
         out: &mut Buffer<f32>,
@@ -346,6 +455,12 @@ impl CardCache {
             }
             _ => None,
         };
+        // Turned keys meet turned queries; those that are rotated as they are read are turned back before.
+        let (heads, dim) = (self.shape.q_heads, self.shape.head_dim);
+        let turned = layer.keys.kind == RowKind::Q4_0;
+        if turned && ranks.is_none() {
+            self.device.hadamard_halves(queries, heads, dim)?;
+        }
         let task = DecodeAttention {
             shape: self.shape,
             scale,
@@ -354,10 +469,15 @@ impl CardCache {
             values: &layer.values,
             first_rows: &layer.first_rows,
             rows: &layer.rows,
+            places: layer.places.as_ref(),
             ranks,
         };
         // SAFETY: rows were checked when they were told and above, ranks against the angles.
-        unsafe { self.device.decode_attention(&task, scratch, out) }
+        unsafe { self.device.decode_attention(&task, scratch, out)? };
+        match turned {
+            true => self.device.hadamard_numbers(out, heads, dim),
+            false => Ok(()),
+        }
     }
 
     /// The same over the entries of a layer whose rows tokens share.

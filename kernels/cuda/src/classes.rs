@@ -169,8 +169,8 @@ impl Device {
         }
         let parameters = Parameters {
             queries: task.queries.address(),
-            keys: task.keys.numbers.address(),
-            values: task.values.numbers.address(),
+            keys: task.keys.numbers().address(),
+            values: task.values.numbers().address(),
             first_rows: task.first_rows.address(),
             rows: task.rows.address(),
             classes: task.classes.address(),

@@ -5,7 +5,8 @@ use kept_kernels::{HeadShape, Scale};
 
 use crate::attention::{CombineParameters, stages, tile_keys};
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, Device, DeviceError, ScaleParameters, supported};
+use crate::kept::RowsParameters;
+use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, ScaleParameters, supported};
 
 /// Query heads that pass over a row together.
 const HEADS_OF_BLOCK: usize = 16;
@@ -13,113 +14,6 @@ const HEADS_OF_BLOCK: usize = 16;
 const ROWS_EACH: usize = 256;
 /// Blocks wanted for each multiprocessor.
 const BLOCKS_EACH: usize = 2;
-/// Numbers that share a scale in q8_0 and q4_0.
-const BLOCK: usize = 32;
-
-/// How the numbers of a kept row are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RowKind {
-    /// 16 bits each.
-    F16,
-    /// 8 bits each, and 16 for every 32.
-    Q8_0,
-    /// 4 bits each, and 16 for every 32.
-    Q4_0,
-}
-
-impl RowKind {
-    fn name(self) -> &'static str {
-        match self {
-            RowKind::F16 => "f16",
-            RowKind::Q8_0 => "q8_0",
-            RowKind::Q4_0 => "q4_0",
-        }
-    }
-
-    /// Bytes of the numbers of a row, without scales.
-    pub fn number_bytes(self, head_dim: usize) -> usize {
-        match self {
-            RowKind::F16 => 2 * head_dim,
-            RowKind::Q8_0 => head_dim,
-            RowKind::Q4_0 => head_dim / 2,
-        }
-    }
-
-    /// Scales of a row.
-    pub fn scales(self, head_dim: usize) -> usize {
-        match self {
-            RowKind::F16 => 0,
-            RowKind::Q8_0 | RowKind::Q4_0 => head_dim.div_ceil(BLOCK),
-        }
-    }
-}
-
-/// Keys or values of a compact cache: `slots` rows of all heads together.
-pub struct KeptRows {
-    pub(crate) kind: RowKind,
-    /// `[slots, number_bytes]`
-    pub(crate) numbers: Buffer<u8>,
-    /// `[slots, scales]`
-    pub(crate) scales: Buffer<f16>,
-    pub(crate) slots: usize,
-    head_dim: usize,
-}
-
-impl KeptRows {
-    /// Room for `slots` rows.
-    pub fn new(
-        device: &Device,
-        kind: RowKind,
-        slots: usize,
-        head_dim: usize,
-    ) -> Result<Self, DeviceError> {
-        Ok(Self {
-            kind,
-            numbers: device.room(slots * kind.number_bytes(head_dim))?,
-            scales: device.room(slots * kind.scales(head_dim))?,
-            slots,
-            head_dim,
-        })
-    }
-
-    /// Numbers of a row.
-    pub(crate) fn head_dim(&self) -> usize {
-        self.head_dim
-    }
-
-    /// The numbers, `[slots, number_bytes]`.
-    pub fn numbers(&self) -> &Buffer<u8> {
-        &self.numbers
-    }
-
-    /// The scales, `[slots, scales]`.
-    pub fn scales(&self) -> &Buffer<f16> {
-        &self.scales
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        self.numbers.bytes() + self.scales.bytes()
-    }
-
-    /// The numbers, `[slots, number_bytes]`.
-    pub fn numbers_mut(&mut self) -> &mut Buffer<u8> {
-        &mut self.numbers
-    }
-
-    /// The scales, `[slots, scales]`.
-    pub fn scales_mut(&mut self) -> &mut Buffer<f16> {
-        &mut self.scales
-    }
-
-    fn parameters(&self) -> RowsParameters {
-        RowsParameters {
-            data: self.numbers.address(),
-            scales: self.scales.address(),
-        }
-    }
-}
-
 /// Keys that are stored before RoPE, and where each stands.
 pub struct Ranks<'a> {
     /// `[slots]`; positions that the angles reach.
@@ -144,6 +38,8 @@ pub struct DecodeAttention<'a> {
     pub first_rows: &'a Buffer<u32>,
     /// `[kv_heads]`: filled slots of each head. They lie on the device and cannot be checked here: the caller answers for them.
     pub rows: &'a Buffer<u32>,
+    /// `[slots]`: the row of each slot, from the narrow ones on the wide ones; `None`: slot i is row i, and no row is wide.
+    pub places: Option<&'a Indices>,
     /// `Some`: the keys are stored before RoPE.
     pub ranks: Option<Ranks<'a>>,
 }
@@ -204,13 +100,6 @@ impl DecodeScratch {
     }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RowsParameters {
-    data: Address,
-    scales: Address,
-}
-
 /// `device/decode_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -220,6 +109,7 @@ struct Parameters {
     values: RowsParameters,
     first_rows: Address,
     rows: Address,
+    places: Address,
     ranks: Address,
     cos: Address,
     sin: Address,
@@ -228,6 +118,7 @@ struct Parameters {
     logits: Address,
     q_heads: u32,
     kv_heads: u32,
+    narrow: u32,
     first_split: u32,
     stride: u32,
     rope_dim: u32,
@@ -275,9 +166,21 @@ impl Device {
             "keys and values are of one kind"
         );
         assert_eq!(
-            (task.keys.head_dim, task.values.head_dim, task.keys.slots),
-            (dim, dim, task.values.slots),
+            (task.keys.head_dim(), task.values.head_dim()),
+            (dim, dim),
             "kept rows of other heads"
+        );
+        assert_eq!(
+            (task.keys.narrow, task.keys.wide_rows()),
+            (task.values.narrow, task.values.wide_rows()),
+            "as many keys as values"
+        );
+        let slots = task.places.map_or(task.keys.narrow, Indices::len);
+        assert!(
+            task.places
+                .is_none_or(|places| places.end() <= task.keys.rows()),
+            "places are below {}",
+            task.keys.rows()
         );
         assert!(
             task.first_rows.len() >= shape.kv_heads && task.rows.len() >= shape.kv_heads,
@@ -285,7 +188,7 @@ impl Device {
         );
         if let Some(ranks) = &task.ranks {
             ranks.angles.check(0, dim);
-            assert!(ranks.ranks.len() >= task.keys.slots, "ranks are [slots]");
+            assert!(ranks.ranks.len() >= slots, "ranks are [slots]");
         }
         let (stages, shared_bytes) = stages(self, dim);
         let turned = task.ranks.as_ref();
@@ -295,6 +198,7 @@ impl Device {
             values: task.values.parameters(),
             first_rows: task.first_rows.address(),
             rows: task.rows.address(),
+            places: task.places.map_or(0, Indices::address),
             ranks: turned.map_or(0, |r| r.ranks.address()),
             cos: turned.map_or(0, |r| r.angles.cos.address()),
             sin: turned.map_or(0, |r| r.angles.sin.address()),
@@ -306,6 +210,7 @@ impl Device {
             },
             q_heads: heads as u32,
             kv_heads: shape.kv_heads as u32,
+            narrow: task.keys.narrow as u32,
             first_split: 0,
             stride: scratch.max_rows as u32,
             rope_dim: turned.map_or(0, |r| r.angles.rope_dim as u32),

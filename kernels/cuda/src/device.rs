@@ -42,6 +42,10 @@ impl Device {
         &*self.driver
     }
 
+    pub(crate) fn shared_driver(&self) -> Arc<dyn Driver> {
+        self.driver.clone()
+    }
+
     /// What it is.
     pub fn facts(&self) -> &Facts {
         self.driver.facts()

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::quantized::GgmlDType;
@@ -49,10 +50,49 @@ struct Emulated {
     memory: Mutex<HashMap<Address, Vec<u64>>>,
     /// Bytes that may be taken.
     limit: u64,
+    counts: Counts,
+}
+
+/// What was asked of it so far.
+#[derive(Default)]
+struct Counts {
+    /// The most bytes that were taken at once.
+    most: AtomicU64,
+    launches: AtomicU64,
+    sent: AtomicU64,
+    brought: AtomicU64,
+}
+
+/// What has been asked of an emulated device.
+#[derive(Clone)]
+pub struct Meter(Arc<Emulated>);
+
+impl Meter {
+    /// The most bytes that were taken at once.
+    pub fn most(&self) -> u64 {
+        self.0.counts.most.load(Ordering::Relaxed)
+    }
+
+    /// Kernels that were started, products included.
+    pub fn launches(&self) -> u64 {
+        self.0.counts.launches.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that came from the host, and that went there.
+    pub fn carried(&self) -> (u64, u64) {
+        let Counts { sent, brought, .. } = &self.0.counts;
+        let [sent, brought] = [sent, brought].map(|bytes| bytes.load(Ordering::Relaxed));
+        (sent, brought)
+    }
 }
 
 /// A device on the CPU, of the given compute capability (75, 80, 86, 89 or 90), with `memory` bytes.
 pub fn device(capability: u32, memory: u64) -> Device {
+    metered(capability, memory).0
+}
+
+/// [`device`], and what is taken of it.
+pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
     // What NVIDIA's programming guide lists for a block of each.
     let shared_kib = match capability {
         75 => 64,
@@ -60,7 +100,7 @@ pub fn device(capability: u32, memory: u64) -> Device {
         86 | 89 => 99,
         _ => 227,
     };
-    Device::new(Arc::new(Emulated {
+    let emulated = Arc::new(Emulated {
         facts: Facts {
             name: format!("emulated sm_{capability}"),
             capability,
@@ -74,7 +114,19 @@ pub fn device(capability: u32, memory: u64) -> Device {
             .collect(),
         memory: Mutex::default(),
         limit: memory,
-    }))
+        counts: Counts::default(),
+    });
+    (Device::new(emulated.clone()), Meter(emulated))
+}
+
+/// The names of all kernels, as a driver launches them.
+pub fn kernels() -> impl Iterator<Item = &'static str> {
+    let names = KERNELS.iter();
+    names.map(|(name, _)| name.trim_start_matches("emulated_"))
+}
+
+fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
 }
 
 impl Emulated {
@@ -114,6 +166,8 @@ impl Driver for Emulated {
             .lock()
             .expect("nobody panics inside")
             .insert(address, memory);
+        let most = &self.counts.most;
+        most.fetch_max(self.taken(), Ordering::Relaxed);
         Ok(address)
     }
 
@@ -138,12 +192,14 @@ impl Driver for Emulated {
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        count(&self.counts.sent, from.len());
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
+        count(&self.counts.brought, to.len());
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
@@ -172,6 +228,7 @@ impl Driver for Emulated {
             what: name.to_owned(),
             reason: reason.to_owned(),
         };
+        count(&self.counts.launches, 1);
         let kernel = self
             .kernels
             .get(name)
@@ -245,6 +302,7 @@ impl Products for Emulated {
         (count, cols): (usize, usize),
         out: Address,
     ) -> Result<(), DeviceError> {
+        self::count(&self.counts.launches, 1);
         // SAFETY: the caller's promise.
         unsafe { self.copy(out, x, count * cols * size_of::<f32>()) }
     }
@@ -257,6 +315,7 @@ impl Products for Emulated {
             count,
             ..
         } = product;
+        self::count(&self.counts.launches, 1);
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
         let (weights, inputs, out) = unsafe {

@@ -15,6 +15,11 @@ impl Indices {
         Ok(Self::known(device.copy_of(numbers)?, end(numbers)))
     }
 
+    /// Room for `count`, all of them 0.
+    pub fn zeros(device: &Device, count: usize) -> Result<Self, DeviceError> {
+        Ok(Self::known(device.zeros(count)?, 1))
+    }
+
     /// Numbers that are on the device, or will be before a kernel looks, all of them below `end`.
     pub(crate) fn known(buffer: Buffer<u32>, end: usize) -> Self {
         Self { buffer, end }
@@ -47,6 +52,11 @@ impl Indices {
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes()
+    }
+
+    /// The same room once more for `numbers` that it will hold before a kernel looks.
+    pub(crate) fn again(&self, numbers: &[u32]) -> Self {
+        Self::known(self.share(), end(numbers))
     }
 
     pub(crate) fn numbers(&self) -> &Buffer<u32> {

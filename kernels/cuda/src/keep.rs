@@ -3,6 +3,7 @@
 use half::f16;
 
 use crate::driver::{Address, Geometry};
+use crate::kept::RowsParameters;
 use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
 
 /// Which rows are kept, in the order of their slots: head after head.
@@ -11,7 +12,7 @@ pub struct Kept<'a> {
     pub positions: &'a Indices,
     /// `[slots]`: its kv head.
     pub heads: &'a Indices,
-    /// `[slots]`: where it goes; `None`: to the slot of its own number.
+    /// `[slots]`: the row that it becomes; `None`: the one of its own number.
     pub targets: Option<&'a Indices>,
     /// How many.
     pub slots: usize,
@@ -29,12 +30,45 @@ struct KeepParameters {
     sin: Address,
     numbers: Address,
     scales: Address,
+    wide: Address,
     slots: u32,
     capacity: u32,
     dim: u32,
     rope_dim: u32,
     neighbours: u32,
+    narrow: u32,
+    turned: u32,
     kind: u32,
+}
+
+impl KeepParameters {
+    /// For `slots` rows of `target`, from nowhere.
+    fn to(target: &KeptRows, slots: usize) -> Self {
+        let RowsParameters { data, scales, wide } = target.parameters();
+        Self {
+            source: 0,
+            positions: 0,
+            targets: 0,
+            heads: 0,
+            cos: 0,
+            sin: 0,
+            numbers: data,
+            scales,
+            wide,
+            slots: slots as u32,
+            capacity: 0,
+            dim: target.head_dim() as u32,
+            rope_dim: 0,
+            neighbours: 0,
+            narrow: target.narrow as u32,
+            turned: 0,
+            kind: match target.kind {
+                RowKind::F16 => 0,
+                RowKind::Q8_0 => 1,
+                RowKind::Q4_0 => 2,
+            },
+        }
+    }
 }
 
 /// `device/keep.cu`.
@@ -66,7 +100,7 @@ impl Device {
             kept.positions.len() >= slots
                 && kept.heads.len() >= slots
                 && kept.targets.is_none_or(|targets| targets.len() >= slots)
-                && (kept.targets.is_some() || target.slots >= slots),
+                && (kept.targets.is_some() || target.rows() >= slots),
             "positions, heads and targets are [slots {slots}]"
         );
         assert!(
@@ -74,10 +108,10 @@ impl Device {
                 && kept.heads.end() <= heads
                 && kept
                     .targets
-                    .is_none_or(|targets| targets.end() <= target.slots),
+                    .is_none_or(|targets| targets.end() <= target.rows()),
             "positions are below {}, heads below {heads}, targets below {}",
             source.capacity(),
-            target.slots
+            target.rows()
         );
         if let Some(angles) = &unrotated {
             angles.check(kept.positions.end(), dim);
@@ -89,26 +123,57 @@ impl Device {
             heads: kept.heads.address(),
             cos: unrotated.map_or(0, |a| a.cos.address()),
             sin: unrotated.map_or(0, |a| a.sin.address()),
-            numbers: target.numbers.address(),
-            scales: target.scales.address(),
-            slots: slots as u32,
             capacity: source.capacity() as u32,
-            dim: dim as u32,
             rope_dim: unrotated.map_or(0, |a| a.rope_dim as u32),
             neighbours: unrotated.map_or(0, |a| a.neighbours()),
-            kind: match target.kind {
-                RowKind::F16 => 0,
-                RowKind::Q8_0 => 1,
-                RowKind::Q4_0 => 2,
-            },
-        };
-        let geometry = Geometry {
-            grid: [slots.div_ceil(4) as u32, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+            ..KeepParameters::to(target, slots)
         };
         // SAFETY: lengths were checked, and how far the indices reach.
-        unsafe { self.launch("keep", geometry, &parameters) }
+        unsafe { self.launch_keep(&parameters) }
+    }
+
+    /// Rounds wide rows of `rows` to narrow ones: of the first `count` pairs, `from` is the wide row and `to` the narrow one, whose numbers are
+    /// replaced.
+    ///
+    /// # Panics
+    /// When there are no such rows.
+    pub fn narrow(
+        &self,
+        rows: &mut KeptRows,
+        (from, to): (&Indices, &Indices),
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            from.len() >= count && to.len() >= count,
+            "rows are [count {count}]"
+        );
+        assert!(
+            from.end() <= rows.wide_rows() && to.end() <= rows.narrow,
+            "wide rows are below {}, narrow ones below {}",
+            rows.wide_rows(),
+            rows.narrow
+        );
+        let parameters = KeepParameters {
+            source: rows.wide().address(),
+            positions: from.address(),
+            targets: to.address(),
+            turned: 1,
+            ..KeepParameters::to(rows, count)
+        };
+        // SAFETY: lengths were checked, and how far the indices reach.
+        unsafe { self.launch_keep(&parameters) }
+    }
+
+    /// # Safety
+    /// As [`Device::launch`].
+    unsafe fn launch_keep(&self, parameters: &KeepParameters) -> Result<(), DeviceError> {
+        let geometry = Geometry {
+            grid: [parameters.slots.div_ceil(4), 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: 4 * parameters.dim * size_of::<f32>() as u32,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.launch("keep", geometry, parameters) }
     }
 
     /// Rotates each of `rows` rows by Hadamard's matrix: queries for rows of 4 bits.

@@ -4,8 +4,10 @@
 //! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
 //! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
 //! - `nvidia.rs`: the driver, with the feature `cuda`.
+//! - `rehearsal.rs`: a driver that counts what would be taken of another.
 //! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
-//! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them.
+//! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
+//!   `kept.rs`: [`KeptRows`], how they are stored.
 //! - `weights.rs`: products with a model's weights, by candle's kernels.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
 //!   geometry.
@@ -29,8 +31,10 @@ pub mod emulated;
 mod error;
 mod indices;
 mod keep;
+mod kept;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
+mod rehearsal;
 mod rows;
 mod scores;
 mod weights;
@@ -38,12 +42,13 @@ mod weights;
 pub use attention::{AttentionScratch, PrefillAttention};
 pub use cache::{CardCache, LayerRoom, NewToken};
 pub use classes::{ClassAttention, ClassScratch};
-pub use decode::{DecodeAttention, DecodeScratch, KeptRows, Ranks, RowKind};
+pub use decode::{DecodeAttention, DecodeScratch, Ranks};
 pub use device::{Buffer, Device, Number};
 pub use elementwise::{Activation, Angles, Heads, Places};
 pub use error::DeviceError;
 pub use indices::Indices;
 pub use keep::Kept;
+pub use kept::{KeptRows, RowKind};
 pub use rows::LayerRows;
 pub use scores::{Scores, ScoresScratch};
 pub use weights::{ProductScratch, Weights};

@@ -54,21 +54,27 @@ impl LayerRows {
         &mut self.data
     }
 
-    /// Replaces the first rows of one head: `rows [count, head_dim]`.
+    /// Replaces rows of one head from `first` on: `rows [count, head_dim]`.
     ///
     /// # Panics
     /// When they do not fit.
-    pub fn write_head(&mut self, head: usize, rows: &[f32]) -> Result<(), DeviceError> {
+    pub fn write_head(
+        &mut self,
+        head: usize,
+        first: usize,
+        rows: &[f32],
+    ) -> Result<(), DeviceError> {
         assert!(
-            rows.len() <= self.capacity * self.head_dim && head < self.kv_heads,
-            "{} numbers for head {head} of {}",
+            first * self.head_dim + rows.len() <= self.capacity * self.head_dim
+                && head < self.kv_heads,
+            "{} numbers from row {first} on for head {head} of {}",
             rows.len(),
             self.kv_heads
         );
         let mut halves = vec![f16::ZERO; rows.len()];
         halves.as_mut_slice().convert_from_f32_slice(rows);
-        self.data
-            .write(head * self.capacity * self.head_dim, &halves)
+        let at = (head * self.capacity + first) * self.head_dim;
+        self.data.write(at, &halves)
     }
 
     /// Copies the first rows of one head to the host: `rows [count, head_dim]`.

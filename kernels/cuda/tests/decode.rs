@@ -2,68 +2,84 @@
 
 mod support;
 
-use half::f16;
-use kept_cuda::{Angles, DecodeAttention, DecodeScratch, Device, KeptRows, Ranks, RowKind};
-use kept_kernels::{HeadShape, Pairing, Rotation, RowStore, reference};
+use kept_cuda::{
+    Angles, DecodeAttention, DecodeScratch, Device, Indices, KeptRows, Ranks, RowKind,
+};
+use kept_kernels::{CacheType, HeadShape, Pairing, Rotation, RowStore, reference};
 use support::*;
 
-/// Rows of `capacities`, as the device holds them in `kind` and as numbers that these stand for.
+/// How rows of a test lie.
+#[derive(Clone, Copy, PartialEq)]
+enum Lie {
+    /// Each in the place of its number.
+    Plain,
+    /// Some in wide places, none in the place of its number.
+    Mixed,
+}
+
+/// Rows of `capacities`: as a host's cache packs them, as numbers that these stand for, and as the device holds them, with the row of each
+/// slot where that is not its number.
 fn kept(
     device: &Device,
     numbers: &mut Numbers,
     shape: &HeadShape,
     capacities: &[usize],
-    kind: RowKind,
-) -> (RowStore, KeptRows) {
-    let (dim, slots) = (shape.head_dim, capacities.iter().sum());
+    (kind, lie): (CacheType, Lie),
+) -> (RowStore, KeptRows, Option<Indices>) {
+    let dim = shape.head_dim;
+    let narrow: Vec<usize> = capacities
+        .iter()
+        .map(|capacity| match lie {
+            Lie::Plain => *capacity,
+            Lie::Mixed => capacity - capacity / 3,
+        })
+        .collect();
+    let mixed = lie == Lie::Mixed;
+    let mut packed = RowStore::stored(kind, dim, capacities, &narrow, mixed);
     let mut here = RowStore::new(dim, capacities);
-    let mut there = KeptRows::new(device, kind, slots, dim).expect("room");
-    let (mut bytes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..slots {
-        if kind == RowKind::F16 {
-            let row = numbers.rows(dim);
-            bytes.extend(halves(&row).iter().flat_map(|x| x.to_le_bytes()));
-            values.extend(row);
-            continue;
+    let kind = RowKind::of(kind).expect("a kind that a device has");
+    let (all, few): (usize, usize) = (capacities.iter().sum(), narrow.iter().sum());
+    let rooms = if mixed { (few, all - few) } else { (all, 0) };
+    let mut there = KeptRows::with_wide(device, kind, rooms, dim).expect("room");
+    let (mut first, mut first_wide, mut places) = (0, few, Vec::new());
+    for (head, &capacity) in capacities.iter().enumerate() {
+        if mixed {
+            let order: Vec<usize> = (0..capacity).map(|i| (i + 2) % capacity).collect();
+            packed.arrange(head, &order);
         }
-        let range = if kind == RowKind::Q8_0 { 256 } else { 16 };
-        let row: Vec<i32> = (0..dim)
-            .map(|_| numbers.below(range) as i32 - range as i32 / 2)
-            .collect();
-        let own: Vec<f16> = (0..kind.scales(dim))
-            .map(|_| f16::from_f32((numbers.below(90) + 10) as f32 / 50.0 / range as f32))
-            .collect();
-        values.extend(
-            row.iter()
-                .enumerate()
-                .map(|(i, x)| *x as f32 * own[i / 32].to_f32()),
-        );
-        match kind {
-            RowKind::Q8_0 => bytes.extend(row.iter().map(|x| *x as i8 as u8)),
-            _ => bytes.extend(
-                row.chunks(2)
-                    .map(|two| (two[0] + 8) as u8 | ((two[1] + 8) as u8) << 4),
-            ),
+        for row in 0..capacity {
+            packed.write(head, row, &numbers.rows(dim));
+            packed.read(head, row, here.row_mut(head, row));
         }
-        scales.extend(own);
+        let row_of = |slot: usize| match packed.place(head, slot).checked_sub(narrow[head]) {
+            Some(wide) if mixed => first_wide + wide,
+            _ => first + packed.place(head, slot),
+        };
+        places.extend((0..capacity).map(|slot| row_of(slot) as u32));
+        let mut which: Vec<(usize, usize)> = (0..capacity).map(|s| (row_of(s), s)).collect();
+        which.sort_unstable();
+        there.write(&packed, head, &which).expect("written");
+        first += if mixed { narrow[head] } else { capacity };
+        first_wide += capacity - narrow[head];
     }
-    let mut rest = values.as_slice();
-    for (h, capacity) in capacities.iter().enumerate() {
-        let (own, after) = rest.split_at(capacity * dim);
-        here.head_mut(h).copy_from_slice(own);
-        rest = after;
-    }
-    there.numbers_mut().write(0, &bytes).expect("written");
-    there.scales_mut().write(0, &scales).expect("written");
-    (here, there)
+    let places = mixed.then(|| Indices::new(device, &places).expect("room"));
+    (here, there, places)
 }
 
-fn check(shape: HeadShape, kind: RowKind, rows: &[usize], pairing: Option<Pairing>) {
+fn check(
+    shape: HeadShape,
+    (kind, lie): (CacheType, Lie),
+    rows: &[usize],
+    pairing: Option<Pairing>,
+) {
+    // Rows of 4 bits are turned, and queries with them; keys that are rotated as they are read are turned back in the kernel.
+    let turned = kind == CacheType::Q4_0;
     for device in devices() {
         let mut numbers = Numbers::new(rows[0] as u64);
         let capacities: Vec<usize> = rows.iter().enumerate().map(|(h, r)| r + 3 * h).collect();
-        let (keys, keys_there) = kept(&device, &mut numbers, &shape, &capacities, kind);
-        let (values, values_there) = kept(&device, &mut numbers, &shape, &capacities, kind);
+        let stored = (kind, lie);
+        let (keys, keys_there, places) = kept(&device, &mut numbers, &shape, &capacities, stored);
+        let (values, values_there, _) = kept(&device, &mut numbers, &shape, &capacities, stored);
         let slots: usize = capacities.iter().sum();
         let query = numbers.rows(shape.q_heads * shape.head_dim);
         let rope_dim = shape.head_dim / 4 * 2;
@@ -104,7 +120,13 @@ fn check(shape: HeadShape, kind: RowKind, rows: &[usize], pairing: Option<Pairin
         let copy = |numbers: &[u32]| device.copy_of(numbers).expect("room");
         let (first_rows, rows_there, ranks) = (copy(&first_rows), copy(&as_u32), copy(&ranks));
         let [cos, sin] = [cos, sin].map(|t| device.copy_of(&t).expect("room"));
-        let queries = queries(&device, &query);
+        let (heads, dim) = (shape.q_heads, shape.head_dim);
+        let mut queries = queries(&device, &query);
+        if turned && pairing.is_none() {
+            device
+                .hadamard_halves(&mut queries, heads, dim)
+                .expect("it runs");
+        }
         let max_rows = *rows.iter().max().expect("heads") + 5;
         for wanted in [true, false] {
             let mut scratch = DecodeScratch::new(&device, shape, max_rows, wanted).expect("room");
@@ -117,6 +139,7 @@ fn check(shape: HeadShape, kind: RowKind, rows: &[usize], pairing: Option<Pairin
                 values: &values_there,
                 first_rows: &first_rows,
                 rows: &rows_there,
+                places: places.as_ref(),
                 ranks: pairing.map(|pairing| Ranks {
                     ranks: &ranks,
                     angles: Angles {
@@ -129,6 +152,11 @@ fn check(shape: HeadShape, kind: RowKind, rows: &[usize], pairing: Option<Pairin
             };
             // SAFETY: rows lie within the slots and ranks within the angles.
             unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("it runs");
+            if turned {
+                device
+                    .hadamard_numbers(&mut out, heads, dim)
+                    .expect("it runs");
+            }
             let what = format!("{shape:?} {kind:?} {rows:?} {pairing:?}");
             close(&out.to_vec().expect("read"), &expected, 3e-3, &what);
             if wanted {
@@ -142,14 +170,27 @@ fn check(shape: HeadShape, kind: RowKind, rows: &[usize], pairing: Option<Pairin
     }
 }
 
+const KINDS: [CacheType; 3] = [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0];
+
 #[test]
 fn every_kind_and_head_size_gives_what_the_specification_gives() {
-    for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
+    for kind in KINDS {
         for shape in shapes() {
             for first in [1, 15, 64, 333] {
                 let rows: Vec<usize> = (0..shape.kv_heads).map(|h| first + 40 * h).collect();
-                check(shape, kind, &rows, None);
+                check(shape, (kind, Lie::Plain), &rows, None);
             }
+        }
+    }
+}
+
+#[test]
+fn rows_that_stay_wide_lie_anywhere_among_the_others() {
+    for kind in [CacheType::Q8_0, CacheType::Q4_0] {
+        for (i, shape) in shapes().into_iter().enumerate() {
+            let rows: Vec<usize> = (0..shape.kv_heads).map(|h| 100 - 37 * h).collect();
+            let pairing = [None, Some(Pairing::Halves)][i % 2];
+            check(shape, (kind, Lie::Mixed), &rows, pairing);
         }
     }
 }
@@ -157,12 +198,10 @@ fn every_kind_and_head_size_gives_what_the_specification_gives() {
 #[test]
 fn keys_that_stand_at_their_ranks_are_turned_to_them() {
     for pairing in [Pairing::Halves, Pairing::Neighbours] {
-        for (shape, kind) in shapes()
-            .into_iter()
-            .zip([RowKind::F16, RowKind::Q8_0].into_iter().cycle())
-        {
+        for (i, shape) in shapes().into_iter().enumerate() {
             let rows: Vec<usize> = (0..shape.kv_heads).map(|h| 70 - 30 * h).collect();
-            check(shape, kind, &rows, Some(pairing));
+            check(shape, (KINDS[i % 2], Lie::Plain), &rows, Some(pairing));
+            check(shape, (CacheType::Q4_0, Lie::Plain), &rows, Some(pairing));
         }
     }
 }
@@ -174,11 +213,11 @@ fn groups_larger_than_a_block_takes_and_many_splits() {
         kv_heads: 2,
         head_dim: 64,
     };
-    check(shape, RowKind::F16, &[700, 30], None);
+    check(shape, (CacheType::F16, Lie::Plain), &[700, 30], None);
     let shape = HeadShape {
         q_heads: 1,
         kv_heads: 1,
         head_dim: 64,
     };
-    check(shape, RowKind::F16, &[3000], None);
+    check(shape, (CacheType::F16, Lie::Plain), &[3000], None);
 }

@@ -55,16 +55,17 @@ impl Reader<'_> {
         };
         let mut measuring = Duration::ZERO;
         let raw = scratch.measured.takes_queries();
-        card.project(&chunk, raw.then_some(&mut scratch.q))?;
+        let q = &mut scratch.q[..count * self.heads.q_heads * self.heads.head_dim];
+        card.project(&chunk, raw.then_some(&mut *q))?;
         if raw {
             let started = Instant::now();
-            scratch.measured.add(&scratch.q, first);
+            scratch.measured.add(q, first);
             measuring += started.elapsed();
         }
         card.store(&chunk)?;
         if self.prefix.writes() && first < self.prefix.tokens() {
-            card.bring_queries(count, &mut scratch.q)?;
-            self.prefix.hear_queries(first, &scratch.q);
+            card.bring_queries(count, q)?;
+            self.prefix.hear_queries(first, q);
         }
         card.attend(&chunk)?;
         self.tally.passed(count, watch);

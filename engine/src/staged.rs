@@ -1,0 +1,145 @@
+//! Attention of a reading whose keys and values are the host's, on the graphics card that has the model's weights: what is new of them
+//! goes there, the output comes back. Streaming and the repetition of a document read so.
+
+use std::ops::Range;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kept_cuda::{AttentionScratch, Buffer, Device, DeviceError, LayerRows};
+use kept_kernels::{HeadShape, PrefillAttention, RowStore, Stop, prefill_attention};
+use kept_models::Model;
+
+use crate::EngineError;
+
+/// All of it on a card.
+struct There {
+    device: Device,
+    /// `[kv_heads, columns, head_dim]`
+    keys: LayerRows,
+    /// As `keys`.
+    values: LayerRows,
+    /// `[rows, q_heads, head_dim]`
+    queries: Buffer<f16>,
+    /// `[rows, q_heads, head_dim]`
+    out: Buffer<f32>,
+    /// `[q_heads, rows]`
+    log_sum_exp: Buffer<f32>,
+    parts: AttentionScratch,
+    /// Queries on their way.
+    halves: Vec<f16>,
+}
+
+impl There {
+    fn new(
+        device: &Device,
+        heads: HeadShape,
+        (rows, columns): (usize, usize),
+    ) -> Result<Self, DeviceError> {
+        let HeadShape {
+            q_heads,
+            kv_heads,
+            head_dim,
+        } = heads;
+        let store = || LayerRows::new(device, kv_heads, columns, head_dim);
+        Ok(Self {
+            device: device.clone(),
+            keys: store()?,
+            values: store()?,
+            queries: device.room(rows * q_heads * head_dim)?,
+            out: device.room(rows * q_heads * head_dim)?,
+            log_sum_exp: device.room(rows * q_heads)?,
+            parts: AttentionScratch::new(device, heads)?,
+            halves: Vec::new(),
+        })
+    }
+
+    fn attend(
+        &mut self,
+        task: &PrefillAttention<'_>,
+        new: Range<usize>,
+        out: &mut [f32],
+        log_sum_exp: Option<&mut [f32]>,
+    ) -> Result<(), DeviceError> {
+        let dim = task.shape.head_dim;
+        let send = |from: &RowStore, to: &mut LayerRows| {
+            let numbers = new.start * dim..new.end * dim;
+            (0..task.shape.kv_heads).try_for_each(|head| {
+                to.write_head(head, new.start, &from.head(head)[numbers.clone()])
+            })
+        };
+        send(task.keys, &mut self.keys)?;
+        send(task.values, &mut self.values)?;
+        self.halves.resize(task.queries.len(), f16::ZERO);
+        self.halves
+            .as_mut_slice()
+            .convert_from_f32_slice(task.queries);
+        self.queries.write(0, &self.halves)?;
+        let there = kept_cuda::PrefillAttention {
+            shape: task.shape,
+            scale: task.scale,
+            window: task.window,
+            queries: &self.queries,
+            rows: task.rows(),
+            first: task.first,
+            keys: &self.keys,
+            values: &self.values,
+        };
+        let sums = log_sum_exp.is_some().then_some(&mut self.log_sum_exp);
+        (self.device).prefill_attention(&there, &mut self.parts, &mut self.out, sums)?;
+        self.out.read(0, out)?;
+        match log_sum_exp {
+            Some(sums) => self.log_sum_exp.read(0, sums),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Attention on the processor, or on the card that has the model's weights.
+pub(crate) struct StagedAttention {
+    heads: HeadShape,
+    /// Query rows and keys that there is room for.
+    room: (usize, usize),
+    /// Made when the first rows come.
+    there: Option<There>,
+}
+
+impl StagedAttention {
+    /// For up to `room` query rows and keys.
+    pub(crate) fn new(heads: HeadShape, room: (usize, usize)) -> Self {
+        Self {
+            heads,
+            room,
+            there: None,
+        }
+    }
+
+    /// Bytes that it takes of the card that has `model`'s weights; 0 where there is none.
+    pub(crate) fn bytes(&self, model: &Model) -> Result<u64, DeviceError> {
+        let Some(card) = model.card() else {
+            return Ok(0);
+        };
+        card.device()
+            .rehearse(|device| There::new(device, self.heads, self.room))
+    }
+
+    /// [`prefill_attention`] of `model`, of whose keys and values those of `new` were not there before.
+    pub(crate) fn attend(
+        &mut self,
+        model: &Model,
+        task: &PrefillAttention<'_>,
+        new: Range<usize>,
+        out: &mut [f32],
+        log_sum_exp: Option<&mut [f32]>,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let Some(card) = model.card() else {
+            return Ok(prefill_attention(task, out, log_sum_exp, stop)?);
+        };
+        stop.check()?;
+        if self.there.is_none() {
+            self.there = Some(There::new(card.device(), self.heads, self.room)?);
+        }
+        let there = self.there.as_mut().expect("just made");
+        Ok(there.attend(task, new, out, log_sum_exp)?)
+    }
+}

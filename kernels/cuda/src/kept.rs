@@ -1,0 +1,232 @@
+//! [`KeptRows`]: keys or values of a compact cache on a device, in one of the types that a [`RowStore`] packs them in.
+//!
+//! ```text
+//! f16          numbers [rows, head_dim] halves
+//! q8_0, q4_0   numbers [narrow, head_dim] bytes or nibbles, scales [narrow, head_dim / 32], and [wide, head_dim] halves: rows that stay
+//!              f16. Row i is a narrow one below `narrow`, and else the wide one i - narrow.
+//! ```
+
+use half::f16;
+use kept_kernels::{CacheType, RowStore};
+
+use crate::driver::Address;
+use crate::{Buffer, Device, DeviceError};
+
+/// Numbers that share a scale in q8_0 and q4_0.
+const BLOCK: usize = 32;
+
+/// How the numbers of a kept row are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RowKind {
+    /// 16 bits each.
+    F16,
+    /// 8 bits each, and 16 for every 32.
+    Q8_0,
+    /// 4 bits each, and 16 for every 32; rotated by Hadamard's matrix.
+    Q4_0,
+}
+
+impl RowKind {
+    /// The same as rows of the host's caches are stored, where a device has it: kernels compute with halves, so that it has none that are
+    /// more exact.
+    pub fn of(cache: CacheType) -> Option<Self> {
+        match cache {
+            CacheType::F32 => None,
+            CacheType::F16 => Some(Self::F16),
+            CacheType::Q8_0 => Some(Self::Q8_0),
+            CacheType::Q4_0 => Some(Self::Q4_0),
+        }
+    }
+
+    fn cache(self) -> CacheType {
+        match self {
+            Self::F16 => CacheType::F16,
+            Self::Q8_0 => CacheType::Q8_0,
+            Self::Q4_0 => CacheType::Q4_0,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.cache().name()
+    }
+
+    /// Bytes of the numbers of a row, without scales.
+    pub fn number_bytes(self, head_dim: usize) -> usize {
+        match self {
+            RowKind::F16 => 2 * head_dim,
+            RowKind::Q8_0 => head_dim,
+            RowKind::Q4_0 => head_dim / 2,
+        }
+    }
+
+    /// Scales of a row.
+    pub fn scales(self, head_dim: usize) -> usize {
+        match self {
+            RowKind::F16 => 0,
+            RowKind::Q8_0 | RowKind::Q4_0 => head_dim.div_ceil(BLOCK),
+        }
+    }
+
+    /// Takes a row of the host's apart, which has each scale before its numbers, and of nibbles the first half of a block in the low ones;
+    /// here pairs are neighbours.
+    fn take_apart(self, row: &[u8], head_dim: usize, numbers: &mut Vec<u8>, scales: &mut Vec<f16>) {
+        if self == Self::F16 {
+            return numbers.extend_from_slice(row);
+        }
+        let blocks = row.chunks_exact(row.len() / self.scales(head_dim));
+        for (block, first) in blocks.zip((0..head_dim).step_by(BLOCK)) {
+            let count = BLOCK.min(head_dim - first);
+            scales.push(f16::from_le_bytes([block[0], block[1]]));
+            let body = &block[2..];
+            if self == Self::Q8_0 {
+                numbers.extend_from_slice(&body[..count]);
+                continue;
+            }
+            let nibble = |i: usize| match i < BLOCK / 2 {
+                true => body[i] & 15,
+                false => body[i - BLOCK / 2] >> 4,
+            };
+            numbers.extend(
+                (0..count)
+                    .step_by(2)
+                    .map(|i| nibble(i) | nibble(i + 1) << 4),
+            );
+        }
+    }
+}
+
+/// Keys or values of a compact cache: rows of all heads together.
+pub struct KeptRows {
+    pub(crate) kind: RowKind,
+    /// `[narrow, number_bytes]`
+    numbers: Buffer<u8>,
+    /// `[narrow, scales]`
+    scales: Buffer<f16>,
+    /// `[wide, head_dim]`
+    wide: Buffer<f16>,
+    /// Rows in `numbers`.
+    pub(crate) narrow: usize,
+    head_dim: usize,
+}
+
+/// `device/decode_attention.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RowsParameters {
+    pub(crate) data: Address,
+    pub(crate) scales: Address,
+    pub(crate) wide: Address,
+}
+
+impl KeptRows {
+    /// Room for `rows` rows, none of them wide.
+    pub fn new(
+        device: &Device,
+        kind: RowKind,
+        rows: usize,
+        head_dim: usize,
+    ) -> Result<Self, DeviceError> {
+        Self::with_wide(device, kind, (rows, 0), head_dim)
+    }
+
+    /// Room for `narrow` rows of that kind and `wide` ones of f16.
+    pub fn with_wide(
+        device: &Device,
+        kind: RowKind,
+        (narrow, wide): (usize, usize),
+        head_dim: usize,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            kind,
+            numbers: device.room(narrow * kind.number_bytes(head_dim))?,
+            scales: device.room(narrow * kind.scales(head_dim))?,
+            wide: device.room(wide * head_dim)?,
+            narrow,
+            head_dim,
+        })
+    }
+
+    /// Numbers of a row.
+    pub(crate) fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Rows that stay f16 beside those of a quantised kind.
+    pub(crate) fn wide_rows(&self) -> usize {
+        self.wide.len() / self.head_dim
+    }
+
+    /// Rows there is room for, wide ones included.
+    pub(crate) fn rows(&self) -> usize {
+        self.narrow + self.wide_rows()
+    }
+
+    /// The numbers, `[narrow, number_bytes]`.
+    pub fn numbers(&self) -> &Buffer<u8> {
+        &self.numbers
+    }
+
+    /// The scales, `[narrow, scales]`.
+    pub fn scales(&self) -> &Buffer<f16> {
+        &self.scales
+    }
+
+    /// The rows that stay f16, `[wide, head_dim]`.
+    pub fn wide(&self) -> &Buffer<f16> {
+        &self.wide
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.numbers.bytes() + self.scales.bytes() + self.wide.bytes()
+    }
+
+    /// Replaces rows by those of a host's store: `which` are pairs of a row here, ascending, and one of `head` there.
+    ///
+    /// # Panics
+    /// When the store is of another type, or a row is a wide one here and not there.
+    pub fn write(
+        &mut self,
+        store: &RowStore,
+        head: usize,
+        which: &[(usize, usize)],
+    ) -> Result<(), DeviceError> {
+        let (kind, dim) = (self.kind, self.head_dim);
+        assert_eq!(store.cache_type(), kind.cache(), "rows of another type");
+        let runs = which.chunk_by(|a, b| a.0 + 1 == b.0 && b.0 != self.narrow);
+        for run in runs {
+            let first = run[0].0;
+            let own = match first < self.narrow {
+                true => kind,
+                false => RowKind::F16,
+            };
+            let (mut numbers, mut scales) = (Vec::new(), Vec::new());
+            for &(_, row) in run {
+                let (stored, bytes) = store.packed_row(head, row).expect("a packed store");
+                assert_eq!(stored, own.cache(), "a row in a place of its own kind");
+                own.take_apart(bytes, dim, &mut numbers, &mut scales);
+            }
+            match first.checked_sub(self.narrow) {
+                None => {
+                    self.numbers
+                        .write(first * kind.number_bytes(dim), &numbers)?;
+                    self.scales.write(first * kind.scales(dim), &scales)?;
+                }
+                Some(wide) => {
+                    let halves = numbers.as_chunks::<2>().0.iter();
+                    let halves: Vec<f16> = halves.map(|b| f16::from_le_bytes(*b)).collect();
+                    self.wide.write(wide * dim, &halves)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn parameters(&self) -> RowsParameters {
+        RowsParameters {
+            data: self.numbers.address(),
+            scales: self.scales.address(),
+            wide: self.wide.address(),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A device that stands for another and does nothing but count: what would be taken of that one is known before any of it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::{Address, Driver, Facts, Geometry, Products};
+use crate::{Device, DeviceError};
+
+/// Counts what is allocated. Nothing is, so that any address will do: none is ever looked at.
+struct Rehearsal {
+    of: Arc<dyn Driver>,
+    /// Bytes that are held now.
+    taken: AtomicU64,
+    /// The most that were held.
+    most: AtomicU64,
+}
+
+impl Device {
+    /// A device as this one, of which nothing is ever taken and on which nothing runs.
+    pub fn rehearsal(&self) -> Device {
+        Device::new(self.rehearsing())
+    }
+
+    /// The most bytes that `make` and what it makes would take of this device at once.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn rehearse<T>(
+        &self,
+        make: impl FnOnce(&Device) -> Result<T, DeviceError>,
+    ) -> Result<u64, DeviceError> {
+        let rehearsal = self.rehearsing();
+        drop(make(&Device::new(rehearsal.clone()))?);
+        Ok(rehearsal.most.load(Ordering::Relaxed))
+    }
+
+    fn rehearsing(&self) -> Arc<Rehearsal> {
+        Arc::new(Rehearsal {
+            of: self.shared_driver(),
+            taken: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Driver for Rehearsal {
+    fn facts(&self) -> &Facts {
+        self.of.facts()
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.of.free_memory()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let before = self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        let most = &self.most;
+        most.fetch_max(before + bytes as u64, Ordering::Relaxed);
+        // No null, and aligned.
+        Ok((before + 256).next_multiple_of(256))
+    }
+
+    unsafe fn free(&self, _address: Address, bytes: usize) {
+        self.taken.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    unsafe fn upload(&self, _to: Address, _from: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn download(&self, to: &mut [u8], _from: Address) -> Result<(), DeviceError> {
+        to.fill(0);
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _to: Address, _from: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn clear(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        name: &str,
+        _geometry: Geometry,
+        _parameters: &[u8],
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed {
+            device: self.facts().name.clone(),
+            what: name.to_owned(),
+            reason: "it was only asked what would be taken of it".to_owned(),
+        })
+    }
+
+    fn products(&self) -> &dyn Products {
+        self.of.products()
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
