@@ -10,7 +10,8 @@ use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 /// The matrix unit multiplies numbers of 16 bits' precision.
 fn exactness(level: SimdLevel) -> f32 {
     match level {
-        SimdLevel::Amx => 5e-5,
+        // A logit of 8 errs by up to 8 * 2^-15 where all its products err to one side.
+        SimdLevel::Amx => 2e-4,
         _ => 1e-5,
     }
 }
