@@ -18,7 +18,7 @@ use crate::shape::shape_of;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
 use crate::vault::{LAST_QUERIES, Vault, VaultWriter};
-use crate::{Engine, EngineError, Limits, MemoryLedger, Method};
+use crate::{Engine, EngineError, Limits, MemoryLedger, Method, available_memory};
 
 /// Smaller chunks take less scratch and more time; the result is the same.
 const CHUNKS: [usize; 4] = [CHUNK, CHUNK / 2, CHUNK / 4, CHUNK / 8];
@@ -84,11 +84,7 @@ impl Engine {
         wanted: Option<usize>,
         text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        // Of a graphics card it is the memory there, where neither the program nor the document is.
-        let beside = match self.model().card() {
-            Some(_) => 0,
-            None => self.program_bytes() + text_bytes,
-        };
+        let beside = self.besides_questions(text_bytes);
         let for_question = memory.saturating_sub(beside);
         let peak = |ledger: MemoryLedger| ledger.worst();
         let wanted = wanted.unwrap_or(prompt.shape.tokens).max(1);
@@ -117,6 +113,23 @@ impl Engine {
                 missing: (least + beside).saturating_sub(memory),
                 weights: self.model().weights_bytes(),
             }),
+        }
+    }
+
+    /// What of an amount of memory no question can have: the program and a text of `text_bytes`. Neither is in a graphics card's, where
+    /// that is what counts.
+    pub(crate) fn besides_questions(&self, text_bytes: u64) -> u64 {
+        match self.model().card() {
+            Some(_) => 0,
+            None => self.program_bytes() + text_bytes,
+        }
+    }
+
+    /// Bytes that the weights and a question could have now, where that is known.
+    pub(crate) fn free_bytes(&self) -> Result<Option<u64>, EngineError> {
+        match self.model().card() {
+            Some(card) => Ok(Some(card.device().free_memory()? + card.bytes())),
+            None => Ok(available_memory()),
         }
     }
 

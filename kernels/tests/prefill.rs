@@ -10,7 +10,7 @@ use support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 /// The matrix unit multiplies numbers of 16 bits' precision.
 fn exactness(level: SimdLevel) -> f32 {
     match level {
-        // A logit of 8 errs by up to 8 * 2^-15 where all its products err to one side.
+        // A logit of 6 errs by up to 6 * 2^-15 where all its products err to one side.
         SimdLevel::Amx => 2e-4,
         _ => 1e-5,
     }

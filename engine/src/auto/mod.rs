@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::within::{Prompted, in_words};
 use table::{Measured, Run, StreamedRun, measured};
 
-use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch, available_memory};
+use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch};
 
 /// The name by which the choice is asked for.
 pub const AUTO: &str = "auto";
@@ -95,7 +95,7 @@ impl Engine {
         limits: &Limits,
         text_bytes: u64,
     ) -> Result<Chosen, EngineError> {
-        let beside = self.program_bytes() + text_bytes;
+        let beside = self.besides_questions(text_bytes);
         let case = Case {
             shape,
             room,
@@ -104,7 +104,7 @@ impl Engine {
             budget,
             free: match limits.memory {
                 Some(memory) => Some(memory.saturating_sub(beside)),
-                None => available_memory(),
+                None => self.free_bytes()?,
             },
         };
         if self.streams(limits.streaming, shape.tokens) {
@@ -266,7 +266,7 @@ impl Engine {
         let memory = case
             .limits
             .memory
-            .unwrap_or(free + self.program_bytes() + case.text_bytes);
+            .unwrap_or(free + self.besides_questions(case.text_bytes));
         let fitted =
             stored.best_within(method, &prompted, memory, Some(wanted), case.text_bytes)?;
         Ok((fitted.rows, fitted.cache))
