@@ -4,6 +4,9 @@
 //   bytes  each kept row read once (2 * DIM) and written once
 #include "device.cuh"
 
+// Adding it leaves no room for a fraction.
+#define ROUNDER 12582912.0f
+
 struct Keep {
     const half_t* source;       // [heads, capacity, dim]
     const uint32_t* positions;  // [slots]: the source's row of each slot, with `heads` runs one after another
@@ -88,12 +91,30 @@ KEPT_KERNEL(128, keep, Keep) {
                 reinterpret_cast<int8_t*>(p.numbers)[target * p.dim + i] = (int8_t)roundf(mine * inverse);
             }
         } else {
-            // The number that is furthest from 0, the first of them, becomes -8: the other side has one value less.
-            const int first = -(int)warp_max(length == most ? -(float)lane : -(float)(LANES - 1));
-            // The scale as it will be read.
-            scale = to_float(to_half(shuffle(mine, first) / -8.0f));
-            const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-            const int rounded = (int)at_least(0.0f, at_most(15.0f, mine * inverse + 8.5f));
+            // Of five scales the one with the least squared error, which is summed up in four strands as kept-kernels does. The number
+            // that is furthest from 0 comes to lie 7 to 9 steps away, on the side that has 8.
+            const float furthest = warp_max(mine == most ? 1.0f : 0.0f) > 0.0f ? -most : most;
+            const float reaches[5] = {8.0f, 7.0f, 7.5f, 8.5f, 9.0f};
+            float least = 3.0e38f, best = 0.0f;
+            scale = 0.0f;
+            for (int which = 0; which < 5; ++which) {
+                // The scale as it will be read.
+                const float tried = to_float(to_half(furthest / reaches[which]));
+                const float inverse = tried != 0.0f ? 1.0f / tried : 0.0f;
+                const float step = at_least(-8.0f, at_most(7.0f, (mine * inverse + ROUNDER) - ROUNDER));
+                const float apart = mine - step * tried, square = apart * apart;
+                float strand = 0.0f;
+                for (uint32_t first = 0; first < LANES; first += 4) {
+                    strand += shuffle(square, first + lane % 4);
+                }
+                const float error = shuffle(strand, 0) + shuffle(strand, 1) + shuffle(strand, 2) + shuffle(strand, 3);
+                if (error < least) {
+                    least = error;
+                    best = step;
+                    scale = tried;
+                }
+            }
+            const int rounded = (int)best + 8;
             const int next = shuffle_xor(rounded, 1);
             if (i < p.dim && lane % 2 == 0) {
                 reinterpret_cast<uint8_t*>(p.numbers)[target * (p.dim / 2) + i / 2] = (uint8_t)(rounded | next << 4);
