@@ -34,7 +34,7 @@ fn main() {
         };
         println!("q_heads {q_heads}, kv_heads {kv_heads}, head_dim {head_dim}");
         if wants("prefill") {
-            for tokens in [512, 2048, 8192, 32768] {
+            for tokens in [512, 1024, 2048, 4096, 8192, 32768] {
                 prefill(shape, tokens);
             }
         }

@@ -4,6 +4,7 @@
 //! the positions of the text.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use crate::amx::{Configured, Tiles};
@@ -12,11 +13,12 @@ use crate::panel::{
     PANEL, Running, Strided, TILE, UNSEEN, WIDEST, hide_before, pack_lane, product, softmax_tile,
     split, with_scratch,
 };
-#[cfg(target_arch = "x86_64")]
-use crate::simd::SimdLevel;
-use crate::simd::{Lanes, Portable, by_level, simd_level};
+use crate::simd::{Lanes, Portable, SimdLevel, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
+
+/// Position from which on a row sees so many keys that taking them apart for the matrix unit pays (`docs/performance.md`).
+const MATRIX_UNIT_PAYS_FROM: usize = 1024;
 
 /// The two products of attention over one tile of keys and values.
 pub(crate) trait Products: Sized {
@@ -177,6 +179,21 @@ impl PrefillAttention<'_> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
+    /// Rows at the beginning for which the level has nothing better than fused multiply-adds. Each position decides for itself, so that
+    /// a row's result does not depend on the chunk in which it comes.
+    fn rows_of_few_keys(&self, level: SimdLevel) -> usize {
+        let pays = level == SimdLevel::Amx
+            && self
+                .window
+                .is_none_or(|window| window > MATRIX_UNIT_PAYS_FROM);
+        match pays {
+            true => MATRIX_UNIT_PAYS_FROM
+                .saturating_sub(self.first)
+                .min(self.rows()),
+            false => self.rows(),
+        }
+    }
+
     fn check(&self, out: &[f32], log_sum_exp: Option<&[f32]>) {
         let (shape, rows) = (&self.shape, self.rows());
         shape.check_rows("queries", self.queries, rows);
@@ -210,16 +227,16 @@ pub fn prefill_attention(
         log_sum_exp: log_sum_exp.map(SharedMut::new),
     };
     let level = simd_level();
+    let few = task.rows_of_few_keys(level);
     #[cfg(target_arch = "x86_64")]
     if level == SimdLevel::Amx {
-        for_each_item::<Tiles>(task, |item, scratch| {
+        for_each_item::<Tiles>(task, few..task.rows(), |item, scratch| {
             // SAFETY: as below; the level has the matrix unit.
             unsafe { attend_tiles(task, item, &outputs, stop, scratch) }
         });
-        return stop.check();
     }
     // Most lanes of all levels are the same.
-    for_each_item::<Fused<Portable>>(task, |item, scratch| {
+    for_each_item::<Fused<Portable>>(task, 0..few, |item, scratch| {
         // SAFETY: `level` was detected; items cover disjoint (kv head, rows) of the outputs, whose sizes are checked; the scratch has the
         // item's size.
         unsafe { attend(level, task, item, &outputs, stop, scratch) }
@@ -228,22 +245,23 @@ pub fn prefill_attention(
     stop.check()
 }
 
-/// Runs `work` on every item, with its scratch.
+/// Runs `work` on every item of some rows, with its scratch.
 fn for_each_item<P: Products>(
     task: &PrefillAttention<'_>,
+    rows: Range<usize>,
     work: impl Fn(&Item, &mut [f32]) + Sync,
 ) {
-    let (shape, rows) = (&task.shape, task.rows());
-    let block = P::LANES.div_ceil(shape.group()).min(rows.max(1));
-    let blocks = rows.div_ceil(block);
+    let shape = &task.shape;
+    let block = P::LANES.div_ceil(shape.group()).min(rows.len().max(1));
+    let blocks = rows.len().div_ceil(block);
     for_each_range(blocks * shape.kv_heads, |items| {
         for item in items {
             // The last block sees the most keys: longest items first, so that no thread ends long after the others.
-            let start = (blocks - 1 - item / shape.kv_heads) * block;
+            let start = rows.start + (blocks - 1 - item / shape.kv_heads) * block;
             let item = Item {
                 kv_head: item % shape.kv_heads,
                 start,
-                rows: block.min(rows - start),
+                rows: block.min(rows.end - start),
             };
             with_scratch(item.scratch::<P>(shape), |scratch| work(&item, scratch));
         }
