@@ -8,6 +8,7 @@
 //! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
 
 mod answering;
+mod asking;
 mod auto;
 mod cache_name;
 mod classes;

@@ -1,27 +1,21 @@
-//! One model, any number of questions: `Engine::ask` runs a question all the way through.
+//! One model, any number of questions: what a question is, what an answer is, and the model that is ready for them.
+//!
+//! Not here: how a question is answered (`asking.rs`).
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use kept_documents::Document;
-use kept_kernels::{CacheType, Stop};
-use kept_models::{Model, OpenOptions, RopeTable};
+use kept_kernels::CacheType;
+use kept_models::{Model, OpenOptions};
 use kept_policies::{Budget, Policy, PromptShape};
 
-use crate::answering::{Answering, PromptRead};
 use crate::compact::EXACT;
-use crate::estimate::{budget_note, fitted_note};
-use crate::prefill::CHUNK;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
-use crate::vault::{ModelPrint, VaultAccess, VaultUse, Vaults};
-use crate::watch::Told;
+use crate::vault::{ModelPrint, VaultUse, Vaults};
 use crate::within::Prompted;
-use crate::{
-    AUTO, Chosen, EngineError, Event, MemoryLedger, Prefill, Prompt, RetentionMap, Sampler,
-    Sampling, Source, Streaming, Watch,
-};
+use crate::{Chosen, EngineError, MemoryLedger, Prompt, RetentionMap, Sampling, Source, Streaming};
 
 /// A method by name, with the parameters that were set.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -349,169 +343,5 @@ impl Engine {
         }
         let exact = EXACT as u64 * wide.saturating_sub(row);
         Ok(Budget::Bytes(left - exact).rows(tokens, row)?)
-    }
-
-    /// Reads the document with the question and answers. `on_event` hears progress and text; `stop` ends either: while reading
-    /// with [`EngineError::Stopped`], while answering with the text so far.
-    pub fn ask(
-        &self,
-        ask: &Ask<'_>,
-        on_event: &mut dyn FnMut(Event),
-        stop: &Stop,
-    ) -> Result<Answer, EngineError> {
-        self.ask_watched(ask, &mut Told(on_event), stop)
-    }
-
-    /// [`Engine::ask`] for a window: `watch` hears of the prompt, of every layer that is cut and of the memory in use too.
-    pub fn ask_watched(
-        &self,
-        ask: &Ask<'_>,
-        watch: &mut dyn Watch,
-        stop: &Stop,
-    ) -> Result<Answer, EngineError> {
-        if ask.method.name == AUTO {
-            return self.ask_chosen(ask, watch, stop);
-        }
-        let (text, streaming) = (&ask.document.text, ask.limits.streaming);
-        let mut policy = ask.method.build()?;
-        let able = kept_policies::STREAMING.contains(&policy.name());
-        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking);
-        let prompt = match streaming {
-            Streaming::Off => within()?,
-            Streaming::Auto if !able => within().map_err(|e| e.under_method(policy.name()))?,
-            _ => Prompt::of_any_length(self.model(), text, ask.question, ask.thinking)?,
-        };
-        let n = prompt.len();
-        let streams = self.streams(streaming, n);
-        let vault = match streams {
-            true => 0,
-            false => ask.vault.map_or(0, |_| self.vault_bytes(n)),
-        };
-        let text_bytes = text.len() as u64 + vault;
-        let prompted = Prompted {
-            shape: &prompt.shape(),
-            room: ask.max_tokens,
-            streams,
-        };
-        if let Some((stored, why)) =
-            self.for_bytes(ask.method, ask.budget, &prompted, &ask.limits, text_bytes)?
-        {
-            drop(prompt);
-            let mut answer = stored.ask_watched(ask, watch, stop)?;
-            answer.notes.splice(0..0, why);
-            return Ok(answer);
-        }
-        if streams {
-            return self.ask_streaming(ask, prompt, watch, stop);
-        }
-        let sampler = Sampler::new(ask.sampling)?;
-        let shape = prompt.shape();
-        let wanted = |policy: &mut dyn Policy| -> Result<usize, EngineError> {
-            self.rows_for(policy, ask.budget, &shape, ask.max_tokens)
-        };
-        let mut memory_note = None;
-        let (budget, chunk) = match ask.limits.memory {
-            None => (wanted(&mut *policy)?, CHUNK),
-            Some(memory) => {
-                // Without a budget as many rows as fit.
-                let wanted = match ask.budget {
-                    Some(_) => Some(wanted(&mut *policy)?),
-                    None => None,
-                };
-                let prompted = Prompted {
-                    shape: &shape,
-                    room: ask.max_tokens,
-                    streams: false,
-                };
-                let fitted = self.within(&mut *policy, &prompted, memory, wanted, text_bytes)?;
-                memory_note = Some(fitted_note(memory, &fitted, n));
-                (fitted.rows, fitted.chunk)
-            }
-        };
-        let mut notes = document_notes(ask.document);
-        notes.extend(memory_note);
-        notes.extend(ask.budget.and_then(|_| budget_note(ask.method, budget, n)));
-        if ask.sampling.is_greedy() && ask.sampling.limits() {
-            notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
-        }
-        let template = self.model().chat_template()?;
-        notes.extend(template.note().map(str::to_owned));
-        if ask.thinking && !template.can_think() {
-            notes.push("the model's chat template has no switch for thinking".to_owned());
-        }
-        let config = self.model().config();
-        let room = self.room(n, ask.max_tokens);
-        let prompted = Prompted {
-            shape: &shape,
-            room: ask.max_tokens,
-            streams: false,
-        };
-        // Of a policy of its own: what one was told of a missing budget holds for one reading.
-        let mut same = ask.method.build()?;
-        if ask.budget.is_none() && ask.limits.memory.is_none() {
-            wanted(&mut *same)?;
-        }
-        let (expected, _) = self.ledger_with(&mut *same, &prompted, budget, chunk)?;
-        self.ask_for(&expected)?;
-        let rope = RopeTable::new(config, n + room);
-
-        watch.prompt(&prompt);
-        let started = Instant::now();
-        let access = |anew: bool| {
-            ask.vault.map(|vaults| VaultAccess {
-                vaults,
-                model: self.print(),
-                document: &ask.document.name,
-                anew,
-            })
-        };
-        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, anew: bool| {
-            let _span =
-                tracing::info_span!("reading", tokens = n, method = ask.method.name, budget)
-                    .entered();
-            Prefill::new(self.model(), &prompt.ids, policy, budget, room, &rope)
-                .with_cache(self.cache_type())
-                .with_tail(prompt.tail())
-                .with_document(prompt.document.clone())
-                .with_chunk(chunk)
-                .with_vault(access(anew))
-                .run_watched(watch, stop)
-        };
-        let outcome = match read(&mut *policy, watch, false) {
-            // Layers were cut already: the method begins anew too.
-            Err(EngineError::Vault(error)) => {
-                tracing::warn!(%error, "the document is read again");
-                notes.push(format!(
-                    "the document's vault is damaged, so the document was read again: {error}"
-                ));
-                policy = ask.method.build()?;
-                wanted(&mut *policy)?;
-                read(&mut *policy, watch, true)?
-            }
-            outcome => outcome?,
-        };
-        notes.extend(outcome.notes);
-        let read = PromptRead {
-            cache: outcome.cache,
-            map: outcome.map,
-            rows: outcome.rows,
-            hidden: outcome.hidden,
-            ledger: outcome.ledger,
-            seconds: started.elapsed().as_secs_f64(),
-            selecting: outcome.selecting.as_secs_f64(),
-            streamed: false,
-            vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
-            notes,
-            prompt,
-        };
-        let answering = Answering {
-            ask,
-            policy: &mut *policy,
-            sampler,
-            rope: &rope,
-            room,
-            stop,
-        };
-        self.write_answer(read, answering, watch)
     }
 }

@@ -289,25 +289,21 @@ impl Engine {
         Ok(ledger.worst())
     }
 
-    /// [`Engine::ask_watched`] with the method that is picked for it.
+    /// [`Engine::ask_watched`] of a `prompt` with the method that is picked for it.
     pub(crate) fn ask_chosen(
         &self,
         ask: &Ask<'_>,
+        prompt: Prompt,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let text = &ask.document.text;
-        let prompt = Prompt::of_any_length(self.model(), text, ask.question, ask.thinking)?;
-        let vault = ask.vault.map_or(0, |_| self.vault_bytes(prompt.len()));
-        let bytes = text.len() as u64 + vault;
         let chosen = self.choose(
             &prompt.shape(),
             ask.budget,
             ask.max_tokens,
             &ask.limits,
-            bytes,
+            self.bytes_beside(ask, prompt.len()),
         )?;
-        drop(prompt);
         let everything = chosen.method.name == "full";
         let ask = Ask {
             method: &chosen.method,
@@ -315,7 +311,7 @@ impl Engine {
             ..*ask
         };
         let stored = self.clone().with_cache(chosen.cache);
-        let mut answer = stored.ask_watched(&ask, watch, stop)?;
+        let mut answer = stored.ask_prompt(&ask, prompt, watch, stop)?;
         answer.notes.insert(0, format!("chose {}", chosen.reason));
         answer.chosen = Some(chosen);
         Ok(answer)

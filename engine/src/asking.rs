@@ -1,0 +1,257 @@
+//! A question, all the way through: its prompt, what fits, reading, the answer.
+//!
+//! Not here: a document that is read in streaming (`streaming/ask.rs`), and which method `auto` takes (`auto/`).
+
+use std::time::Instant;
+
+use kept_kernels::Stop;
+use kept_models::RopeTable;
+use kept_policies::{Policy, PromptShape};
+
+use crate::answering::{Answering, PromptRead};
+use crate::estimate::{budget_note, fitted_note};
+use crate::prefill::CHUNK;
+use crate::session::document_notes;
+use crate::vault::{VaultAccess, VaultUse};
+use crate::watch::Told;
+use crate::within::Prompted;
+use crate::{
+    AUTO, Answer, Ask, Engine, EngineError, Event, Prefill, Prompt, Sampler, Streaming, Watch,
+};
+
+/// How a prompt will be read: rows per kv head, tokens of a chunk, and a sentence where memory decided.
+struct Fitting {
+    budget: usize,
+    chunk: usize,
+    note: Option<String>,
+}
+
+impl Engine {
+    /// Reads the document with the question and answers. `on_event` hears progress and text; `stop` ends either: while reading
+    /// with [`EngineError::Stopped`], while answering with the text so far.
+    pub fn ask(
+        &self,
+        ask: &Ask<'_>,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        self.ask_watched(ask, &mut Told(on_event), stop)
+    }
+
+    /// [`Engine::ask`] for a window: `watch` hears of the prompt, of every layer that is cut and of the memory in use too.
+    pub fn ask_watched(
+        &self,
+        ask: &Ask<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let (text, streaming) = (&ask.document.text, ask.limits.streaming);
+        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking);
+        let long = || Prompt::of_any_length(self.model(), text, ask.question, ask.thinking);
+        if ask.method.name == AUTO {
+            let prompt = match streaming {
+                Streaming::Off => within()?,
+                _ => long()?,
+            };
+            return self.ask_chosen(ask, prompt, watch, stop);
+        }
+        let method = ask.method.build()?.name();
+        let prompt = match streaming {
+            Streaming::Off => within()?,
+            Streaming::Auto if !kept_policies::STREAMING.contains(&method) => {
+                within().map_err(|e| e.under_method(method))?
+            }
+            _ => long()?,
+        };
+        self.ask_prompt(ask, prompt, watch, stop)
+    }
+
+    /// [`Engine::ask_watched`] with the question's `prompt`, which may be as long as `ask` allows, under a method that is named.
+    pub(crate) fn ask_prompt(
+        &self,
+        ask: &Ask<'_>,
+        prompt: Prompt,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let streams = self.streams(ask.limits.streaming, prompt.len());
+        let shape = prompt.shape();
+        let prompted = Prompted {
+            shape: &shape,
+            room: ask.max_tokens,
+            streams,
+        };
+        let beside = self.bytes_beside(ask, prompt.len());
+        if let Some((stored, why)) =
+            self.for_bytes(ask.method, ask.budget, &prompted, &ask.limits, beside)?
+        {
+            // Its type of rows has a name now, so that nothing is looked for again.
+            let mut answer = stored.ask_prompt(ask, prompt, watch, stop)?;
+            answer.notes.splice(0..0, why);
+            return Ok(answer);
+        }
+        match streams {
+            true => self.ask_streaming(ask, prompt, watch, stop),
+            false => self.ask_reading(ask, prompt, &prompted, watch, stop),
+        }
+    }
+
+    /// Bytes that a question has beside it in memory whatever the method: the document, and what its vault of a prompt of `tokens` tokens
+    /// holds.
+    pub(crate) fn bytes_beside(&self, ask: &Ask<'_>, tokens: usize) -> u64 {
+        let vault = match self.streams(ask.limits.streaming, tokens) {
+            true => 0,
+            false => ask.vault.map_or(0, |_| self.vault_bytes(tokens)),
+        };
+        ask.document.text.len() as u64 + vault
+    }
+
+    /// Reads the whole prompt, layer by layer, and answers.
+    fn ask_reading(
+        &self,
+        ask: &Ask<'_>,
+        prompt: Prompt,
+        prompted: &Prompted<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Answer, EngineError> {
+        let mut policy = ask.method.build()?;
+        let sampler = Sampler::new(ask.sampling)?;
+        let n = prompt.len();
+        let fitting = self.fit_reading(ask, &mut *policy, prompted)?;
+        let mut notes = document_notes(ask.document);
+        notes.extend(fitting.note.clone());
+        notes.extend(self.settings_notes(ask, fitting.budget, n)?);
+        let room = self.room(n, ask.max_tokens);
+        // Of a policy of its own: what one was told of a missing budget holds for one reading.
+        let mut same = ask.method.build()?;
+        self.tell_of_budget(ask, &mut *same, prompted.shape)?;
+        let (expected, _) =
+            self.ledger_with(&mut *same, prompted, fitting.budget, fitting.chunk)?;
+        self.ask_for(&expected)?;
+        let rope = RopeTable::new(self.model().config(), n + room);
+
+        watch.prompt(&prompt);
+        let started = Instant::now();
+        let access = |anew: bool| {
+            ask.vault.map(|vaults| VaultAccess {
+                vaults,
+                model: self.print(),
+                document: &ask.document.name,
+                anew,
+            })
+        };
+        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, anew: bool| {
+            let (method, budget) = (&ask.method.name, fitting.budget);
+            let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
+            Prefill::new(self.model(), &prompt.ids, policy, budget, room, &rope)
+                .with_cache(self.cache_type())
+                .with_tail(prompt.tail())
+                .with_document(prompt.document.clone())
+                .with_chunk(fitting.chunk)
+                .with_vault(access(anew))
+                .run_watched(watch, stop)
+        };
+        let outcome = match read(&mut *policy, watch, false) {
+            // Layers were cut already: the method begins anew too.
+            Err(EngineError::Vault(error)) => {
+                tracing::warn!(%error, "the document is read again");
+                notes.push(format!(
+                    "the document's vault is damaged, so the document was read again: {error}"
+                ));
+                policy = ask.method.build()?;
+                self.tell_of_budget(ask, &mut *policy, prompted.shape)?;
+                read(&mut *policy, watch, true)?
+            }
+            outcome => outcome?,
+        };
+        notes.extend(outcome.notes);
+        let read = PromptRead {
+            cache: outcome.cache,
+            map: outcome.map,
+            rows: outcome.rows,
+            hidden: outcome.hidden,
+            ledger: outcome.ledger,
+            seconds: started.elapsed().as_secs_f64(),
+            selecting: outcome.selecting.as_secs_f64(),
+            streamed: false,
+            vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
+            notes,
+            prompt,
+        };
+        let answering = Answering {
+            ask,
+            policy: &mut *policy,
+            sampler,
+            rope: &rope,
+            room,
+            stop,
+        };
+        self.write_answer(read, answering, watch)
+    }
+
+    /// Rows and chunk for a prompt: what was asked for, or what fits the memory that was named.
+    fn fit_reading(
+        &self,
+        ask: &Ask<'_>,
+        policy: &mut dyn Policy,
+        prompted: &Prompted<'_>,
+    ) -> Result<Fitting, EngineError> {
+        let wanted = |policy: &mut dyn Policy| {
+            self.rows_for(policy, ask.budget, prompted.shape, prompted.room)
+        };
+        let Some(memory) = ask.limits.memory else {
+            return Ok(Fitting {
+                budget: wanted(policy)?,
+                chunk: CHUNK,
+                note: None,
+            });
+        };
+        // Without a budget as many rows as fit.
+        let wanted = match ask.budget {
+            Some(_) => Some(wanted(policy)?),
+            None => None,
+        };
+        let tokens = prompted.shape.tokens;
+        let beside = self.bytes_beside(ask, tokens);
+        let fitted = self.within(policy, prompted, memory, wanted, beside)?;
+        Ok(Fitting {
+            budget: fitted.rows,
+            chunk: fitted.chunk,
+            note: Some(fitted_note(memory, &fitted, tokens)),
+        })
+    }
+
+    /// Tells a fresh policy that nobody named a budget, if that is so: methods with settings of their own for the case then take them.
+    fn tell_of_budget(
+        &self,
+        ask: &Ask<'_>,
+        policy: &mut dyn Policy,
+        shape: &PromptShape,
+    ) -> Result<(), EngineError> {
+        if ask.budget.is_none() && ask.limits.memory.is_none() {
+            self.rows_for(policy, None, shape, ask.max_tokens)?;
+        }
+        Ok(())
+    }
+
+    /// What a person should know about what was set, one sentence each.
+    fn settings_notes(
+        &self,
+        ask: &Ask<'_>,
+        budget: usize,
+        tokens: usize,
+    ) -> Result<Vec<String>, EngineError> {
+        let mut notes = Vec::new();
+        notes.extend((ask.budget).and_then(|_| budget_note(ask.method, budget, tokens)));
+        if ask.sampling.is_greedy() && ask.sampling.limits() {
+            notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
+        }
+        let template = self.model().chat_template()?;
+        notes.extend(template.note().map(str::to_owned));
+        if ask.thinking && !template.can_think() {
+            notes.push("the model's chat template has no switch for thinking".to_owned());
+        }
+        Ok(notes)
+    }
+}
