@@ -121,7 +121,7 @@ fn stream(
 #[test]
 fn streaming_on_a_card_is_the_processors() {
     let card = cards().remove(0);
-    let mut tied = Vec::new();
+    let mut shares = Vec::new();
     for (arch, cache) in [
         ("llama", CacheType::F16),
         ("gemma2", CacheType::F16),
@@ -144,10 +144,14 @@ fn streaming_on_a_card_is_the_processors() {
             let (expected, kept) = stream((&here, cache), name, &ids, given);
             let (found, kept_there) = stream((&there, cache), name, &ids, given);
             // Where two rows are nearly tied another may go, and the rest is then another cache's, row after row.
+            let alike = alike(&kept_there, &kept);
+            assert!(alike > 0.85, "{arch} {cache} {name}: {alike} of the rows");
+            assert!(
+                alike == 1.0 || name != "streaming_llm",
+                "it looks at nothing"
+            );
+            shares.push(alike);
             if kept_there != kept {
-                let alike = alike(&kept_there, &kept);
-                assert!(alike > 0.85, "{arch} {name}: {alike} of the rows");
-                tied.push((arch, name));
                 continue;
             }
             for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -160,7 +164,8 @@ fn streaming_on_a_card_is_the_processors() {
             }
         }
     }
-    assert!(tied.len() <= 2, "{tied:?} kept other rows");
+    let mean = shares.iter().sum::<f32>() / shares.len() as f32;
+    assert!(mean > 0.96, "of the rows {shares:?} are the processor's");
 }
 
 /// `kept logits`: the output of every row, and of tokens that are stepped over.

@@ -1,0 +1,255 @@
+//! Any GGUF file, wrong ones too.
+
+use std::path::Path;
+
+use candle_core::quantized::k_quants::{
+    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
+    BlockQ8_0, GgmlType,
+};
+use half::{bf16, f16};
+
+/// A metadata value to be written.
+#[derive(Debug, Clone)]
+pub enum MetaValue {
+    /// As `u32`.
+    Whole(u32),
+    /// As `f32`.
+    Number(f32),
+    /// As `bool`.
+    Flag(bool),
+    /// As a string.
+    Text(String),
+    /// As an array of strings.
+    Texts(Vec<String>),
+    /// As an array of `u32`.
+    Wholes(Vec<u32>),
+    /// As an array of `f32`.
+    Numbers(Vec<f32>),
+}
+
+/// Block types that can be written, by ggml's names.
+pub const TYPES: [&str; 13] = [
+    "F32", "F16", "BF16", "Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K",
+    "Q8_0",
+];
+
+/// Builds a GGUF file.
+#[derive(Debug, Clone)]
+pub struct GgufWriter {
+    /// Version written, 3 unless changed.
+    pub version: u32,
+    /// Alignment of tensor data, 32 unless changed (and then `general.alignment` is to be set too).
+    pub alignment: usize,
+    pub(super) metadata: Vec<(String, MetaValue)>,
+    /// Name, shape rows first, type number, data.
+    tensors: Vec<(String, Vec<usize>, u32, Vec<u8>)>,
+}
+
+impl Default for GgufWriter {
+    fn default() -> Self {
+        GgufWriter {
+            version: 3,
+            alignment: 32,
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+}
+
+impl GgufWriter {
+    /// Set a metadata pair, replacing an earlier one of the same key.
+    pub fn set(&mut self, key: &str, value: MetaValue) -> &mut Self {
+        self.remove(key);
+        self.metadata.push((key.to_owned(), value));
+        self
+    }
+
+    /// Drop a metadata pair.
+    pub fn remove(&mut self, key: &str) -> &mut Self {
+        self.metadata.retain(|(k, _)| k != key);
+        self
+    }
+
+    /// Add a tensor of `numbers` in a block type by its name, replacing an earlier one.
+    ///
+    /// # Panics
+    /// When there is no such type, or a row is not whole blocks.
+    pub fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        kind: &str,
+        numbers: &[f32],
+    ) -> &mut Self {
+        assert_eq!(numbers.len(), shape.iter().product::<usize>());
+        let (number, data) = quantise(kind, numbers);
+        self.raw_tensor(name, shape, number, data)
+    }
+
+    /// Add a tensor by the number of its type and its bytes, right or wrong, replacing an earlier one.
+    pub fn raw_tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        kind: u32,
+        data: Vec<u8>,
+    ) -> &mut Self {
+        self.remove_tensor(name);
+        self.tensors
+            .push((name.to_owned(), shape.to_vec(), kind, data));
+        self
+    }
+
+    /// Drop a tensor.
+    pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
+        self.tensors.retain(|(n, ..)| n != name);
+        self
+    }
+
+    /// The same in `parts` files, as `llama-gguf-split` would: the first has the metadata, each some of the tensors.
+    pub fn split(&self, parts: usize) -> Vec<GgufWriter> {
+        let each = self.tensors.len().div_ceil(parts);
+        let part = |(number, tensors): (usize, &[_])| {
+            let mut part = GgufWriter {
+                metadata: match number {
+                    0 => self.metadata.clone(),
+                    _ => Vec::new(),
+                },
+                tensors: tensors.to_vec(),
+                ..GgufWriter::default()
+            };
+            part.set("split.no", MetaValue::Whole(number as u32));
+            part.set("split.count", MetaValue::Whole(parts as u32));
+            let all = MetaValue::Whole(self.tensors.len() as u32);
+            part.set("split.tensors.count", all);
+            part
+        };
+        self.tensors.chunks(each).enumerate().map(part).collect()
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = b"GGUF".to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata {
+            put_text(&mut out, key);
+            put_value(&mut out, value);
+        }
+        let mut offset = 0usize;
+        for (name, shape, kind, data) in &self.tensors {
+            put_text(&mut out, name);
+            out.extend((shape.len() as u32).to_le_bytes());
+            for dim in shape.iter().rev() {
+                out.extend((*dim as u64).to_le_bytes());
+            }
+            out.extend(kind.to_le_bytes());
+            out.extend((offset as u64).to_le_bytes());
+            offset += data.len().next_multiple_of(self.alignment);
+        }
+        for (.., data) in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            out.extend(data);
+        }
+        out
+    }
+
+    /// Write the file.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        std::fs::write(path, self.bytes())
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
+    let put_kind = |out: &mut Vec<u8>, kind: u32| out.extend(kind.to_le_bytes());
+    match value {
+        MetaValue::Whole(n) => {
+            put_kind(out, 4);
+            out.extend(n.to_le_bytes());
+        }
+        MetaValue::Number(n) => {
+            put_kind(out, 6);
+            out.extend(n.to_le_bytes());
+        }
+        MetaValue::Flag(flag) => {
+            put_kind(out, 7);
+            out.push(u8::from(*flag));
+        }
+        MetaValue::Text(text) => {
+            put_kind(out, 8);
+            put_text(out, text);
+        }
+        MetaValue::Texts(texts) => {
+            put_kind(out, 9);
+            put_kind(out, 8);
+            out.extend((texts.len() as u64).to_le_bytes());
+            texts.iter().for_each(|text| put_text(out, text));
+        }
+        MetaValue::Wholes(numbers) => {
+            put_kind(out, 9);
+            put_kind(out, 4);
+            out.extend((numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+        }
+        MetaValue::Numbers(numbers) => {
+            put_kind(out, 9);
+            put_kind(out, 6);
+            out.extend((numbers.len() as u64).to_le_bytes());
+            numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+        }
+    }
+}
+
+/// The type's number and the numbers as its blocks.
+fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
+    /// Quantised by candle, which can show the bytes of its blocks only through a tensor's storage.
+    fn blocks<T: GgmlType + 'static>(numbers: &[f32]) -> Vec<u8> {
+        let mut blocks = vec![T::zeros(); numbers.len() / T::BLCK_SIZE];
+        assert!(
+            numbers.len().is_multiple_of(T::BLCK_SIZE),
+            "not whole blocks"
+        );
+        T::from_float(numbers, &mut blocks);
+        let storage = candle_core::quantized::QStorage::Cpu(Box::new(blocks));
+        let tensor =
+            candle_core::quantized::QTensor::new(storage, numbers.len()).expect("whole blocks");
+        tensor.data().expect("on the CPU").into_owned()
+    }
+    match kind {
+        "F32" => (0, numbers.iter().flat_map(|n| n.to_le_bytes()).collect()),
+        "F16" => (
+            1,
+            numbers
+                .iter()
+                .flat_map(|n| f16::from_f32(*n).to_le_bytes())
+                .collect(),
+        ),
+        "BF16" => (
+            30,
+            numbers
+                .iter()
+                .flat_map(|n| bf16::from_f32(*n).to_le_bytes())
+                .collect(),
+        ),
+        "Q4_0" => (2, blocks::<BlockQ4_0>(numbers)),
+        "Q4_1" => (3, blocks::<BlockQ4_1>(numbers)),
+        "Q5_0" => (6, blocks::<BlockQ5_0>(numbers)),
+        "Q5_1" => (7, blocks::<BlockQ5_1>(numbers)),
+        "Q2_K" => (10, blocks::<BlockQ2K>(numbers)),
+        "Q3_K" => (11, blocks::<BlockQ3K>(numbers)),
+        "Q8_0" => (8, blocks::<BlockQ8_0>(numbers)),
+        "Q4_K" => (12, blocks::<BlockQ4K>(numbers)),
+        "Q5_K" => (13, blocks::<BlockQ5K>(numbers)),
+        "Q6_K" => (14, blocks::<BlockQ6K>(numbers)),
+        other => panic!("{other} is none of {TYPES:?}"),
+    }
+}
