@@ -91,18 +91,29 @@ impl PackedRows {
         );
         assert!(out.len().is_multiple_of(head_dim), "whole rows");
         let rows = out.len() / head_dim;
+        let seamless = self.is_seamless(head_dim);
         let out = SharedMut::new(out);
         for_each_range(rows.div_ceil(ROWS_AT_ONCE), |items| {
             for first in items.map(|item| item * ROWS_AT_ONCE) {
                 let count = ROWS_AT_ONCE.min(rows - first);
-                let from = bytes[first * row_bytes..][..count * row_bytes].chunks_exact(row_bytes);
+                let from = &bytes[first * row_bytes..][..count * row_bytes];
                 // SAFETY: each item is handed out once, and its rows are its own.
                 let to = unsafe { out.part(first * head_dim..(first + count) * head_dim) };
-                for (bytes, row) in from.zip(to.chunks_exact_mut(head_dim)) {
+                if seamless {
+                    self.unpack_row(from, to);
+                    continue;
+                }
+                let rows = from.chunks_exact(row_bytes);
+                for (bytes, row) in rows.zip(to.chunks_exact_mut(head_dim)) {
                     self.unpack_row(bytes, row);
                 }
             }
         });
+    }
+
+    /// Whether rows fill their blocks, so that many of them are stored as one long row would be.
+    fn is_seamless(self, head_dim: usize) -> bool {
+        self == PackedRows::F16 || head_dim.is_multiple_of(BLOCK)
     }
 
     /// Writes one row to its bytes.
@@ -113,7 +124,7 @@ impl PackedRows {
         }
     }
 
-    /// Writes the row in `bytes`, at the level of the machine.
+    /// Writes the row in `bytes`, at the level of the machine; or many of them, if they are seamless.
     fn unpack_row(self, bytes: &[u8], row: &mut [f32]) {
         match self {
             PackedRows::F16 => CacheType::F16.read(bytes, row),
