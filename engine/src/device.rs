@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::within::in_words;
+use kept_kernels::in_words;
+
 use crate::{Engine, EngineError};
 
 /// What `--device` names.
