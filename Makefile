@@ -1,6 +1,6 @@
 # Everything a person or CI types. Each target installs what it needs and says what it does.
 
-.PHONY: run test lint page bench golden embedded cuda test-gpu setup setup-test
+.PHONY: run test lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
 
 # Where rustup or apt put cargo on a machine that had none when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -69,6 +69,10 @@ cuda: setup
 # What only a graphics card can prove; builds nothing.
 test-gpu:
 	@scripts/test-gpu "$$(scripts/target-dir)/cuda/programs"
+
+# Speed and memory on a graphics card, beside what the card can do at most; builds nothing.
+bench-gpu:
+	@scripts/bench-gpu "$$(scripts/target-dir)/cuda/programs"
 
 setup:
 	@scripts/setup build

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Models of real shapes with drawn weights, for timing: what a download would weigh and cost, without downloading anything.
 
-bench_models.py FOLDER [NAME ...]      NAME: llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
+bench_models.py FOLDER [NAME ...]      NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
 
 Blocks are drawn as they lie in the file (needs: pip install gguf numpy). Which tensor has which type is what llama.cpp's quantizer
-chooses: in Q4_K_M the output (here the tied embedding) has Q6_K, and so have a half of the value and down projections; rows that are
+chooses: in Q4_K_M the output (of the small ones the tied embedding) has Q6_K, and so have a half of the value and down projections; rows that are
 no multiple of 256 fall back, Q4_K to Q5_0 and Q6_K to Q8_0.
 """
 import pathlib
@@ -19,6 +19,7 @@ SPREAD = 0.02
 
 # Contexts reach beyond 32K and an answer, so that neither side has to cut.
 SHAPES = {
+    "llama-8b": dict(arch="llama", layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256, context=262144, base=5e5, tied=False),
     "llama-1b": dict(arch="llama", layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, context=131072, base=5e5),
     "qwen-0.5b": dict(arch="qwen2", layers=24, width=896, ffn=4864, heads=14, kv_heads=2, vocab=151936, context=65536, base=1e6),
     "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=65536, base=1e4),
@@ -112,7 +113,10 @@ def write(path, shape, mix, seed=0):
     def vector(name, values):
         w.add_tensor(name, np.asarray(values, np.float32))
 
-    matrix("token_embd.weight", s["vocab"], s["width"], Type.Q6_K)
+    tied = s.get("tied", True)
+    matrix("token_embd.weight", s["vocab"], s["width"], Type.Q6_K if tied else Type.Q4_K)
+    if not tied:
+        matrix("output.weight", s["vocab"], s["width"], Type.Q6_K)
     vector("output_norm.weight", np.ones(s["width"]))
     for i in range(s["layers"]):
         p = f"blk.{i}."

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use kept_engine::kernels::{Stop, allocations, argmax, bandwidth, settled_allocations, threads};
+use kept_engine::kernels::{Stop, allocations, bandwidth, settled_allocations, threads};
 use kept_engine::models::{Config, RopeTable};
 use kept_engine::policies::{Budget, Policy, PromptShape};
 use kept_engine::{
-    CompactCache, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, drawn_cache,
-    peak_resident_bytes, resident_bytes,
+    CompactCache, ComputeDevice, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Sampler,
+    Sampling, Stream, card_rates, drawn_cache, peak_resident_bytes, resident_bytes,
 };
 use serde::Serialize;
 
@@ -52,6 +52,12 @@ struct BenchJson {
     bytes_per_token: u64,
     bandwidth_gbs: f64,
     allocations_per_token: f64,
+    /// The graphics card that computed.
+    card: Option<String>,
+    /// Bytes of it, weights included, at the worst moment: as the ledger knew, and as its driver says.
+    card_bytes: Option<(u64, u64)>,
+    /// From the first token of the prompt to the first of the answer.
+    first_token_seconds: f64,
 }
 
 /// What is to be read.
@@ -206,7 +212,22 @@ struct BandwidthJson {
     read_gbs: f64,
 }
 
+/// What a graphics card can do at most.
+fn measure_card(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
+    let rates = card_rates(ordinal)?;
+    if arguments.json {
+        return output::print_json(&rates);
+    }
+    output::print_text(&format!(
+        "{}: copying {:.1} GB/s, products of halves {:.1} TFLOP/s, attention at 32K tokens {:.1} TFLOP/s\n",
+        rates.card, rates.copy_gbs, rates.matrix_tflops, rates.attention_tflops
+    ))
+}
+
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
+    if let ComputeDevice::Cuda(ordinal) = arguments.engine.device.device.parse()? {
+        return measure_card(arguments, ordinal);
+    }
     threads::configure(arguments.engine.threads);
     let found = bandwidth();
     let report = BandwidthJson {
@@ -274,6 +295,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         })
         .collect();
     let mut policy = method.build()?;
+    let watched = engine.watch_card()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
     let asked = Asked {
@@ -295,9 +317,12 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
     ledger.decode = decoder.scratch_bytes();
     ledger.rope = rope.bytes();
-    decoder.try_logits_of(&read.hidden)?;
+    let mut sampler = Sampler::new(&Sampling::default())?;
+    let begun = Instant::now();
+    sampler.next(decoder.try_logits_of(&read.hidden)?)?;
+    let first_token_seconds = prefill_seconds + begun.elapsed().as_secs_f64();
     // The first step touches fresh memory and fills thread-local scratch.
-    decoder.try_step(ids[0], None)?;
+    decoder.try_next(ids[0], &mut sampler, None)?;
     let allocated = settled_allocations();
     let started = Instant::now();
     let mut steps = 0;
@@ -305,13 +330,19 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         if stop.is_requested() {
             return Err(kept_engine::EngineError::Stopped.into());
         }
-        std::hint::black_box(argmax(decoder.try_step(id, None)?));
+        std::hint::black_box(decoder.try_next(id, &mut sampler, None)?);
         steps += 1;
     }
     let decode_seconds = started.elapsed().as_secs_f64();
     let allocated = allocations() - allocated;
     let decode_speed = f64::from(steps) / decode_seconds;
     let bytes_per_token = model.weights_bytes() + decoder.cache().kv_bytes();
+    let weights_there = model.card().map_or(0, |card| card.bytes());
+    let answering = weights_there + decoder.card_bytes();
+    let card_bytes = match &watched {
+        Some(watched) => Some((ledger.card.max(answering), weights_there + watched.most()?)),
+        None => None,
+    };
     let report = BenchJson {
         model: model.name().to_owned(),
         method: method.name,
@@ -343,6 +374,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bytes_per_token,
         bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
         allocations_per_token: allocated as f64 / f64::from(steps),
+        card: model.card().map(|card| card.device().facts().name.clone()),
+        card_bytes,
+        first_token_seconds,
     };
     match arguments.json {
         true => output::print_json(&report),
@@ -388,5 +422,14 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         bytes(report.scratch_bytes),
         report.peak_bytes.map_or("unknown".into(), bytes),
         bytes(report.ledger_peak_bytes + report.base_bytes.unwrap_or(0)),
+    ))?;
+    let (Some(card), Some((expected, taken))) = (&report.card, report.card_bytes) else {
+        return Ok(());
+    };
+    output::print_text(&format!(
+        "card       {card}: first token after {:.2} s, {} taken of it (expected {})\n",
+        report.first_token_seconds,
+        bytes(taken),
+        bytes(expected),
     ))
 }

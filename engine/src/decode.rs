@@ -1,6 +1,9 @@
 //! Decode: one token at a time over the compact cache. All memory is made in `Decoder::new`; a step allocates nothing.
 
+mod alone;
+mod books;
 mod card;
+mod rooms;
 
 use std::ops::Range;
 
@@ -11,13 +14,14 @@ use kept_kernels::{
 use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
+use alone::CardAlone;
 use card::CardDecoding;
-pub(crate) use card::{CardRooms, CutRoom};
+pub(crate) use rooms::{CardRooms, CutRoom};
 
-use crate::EngineError;
 use crate::classes::PlainRows;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
+use crate::{EngineError, Sampler};
 
 /// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
 /// probability of the most attended slot where that slot holds a document token.
@@ -149,7 +153,15 @@ pub struct Decoder<'a> {
     cache: CompactCache,
     buffers: Buffers,
     /// Where the model's weights are on a graphics card: the cache there, made with the first logits.
-    card: Option<CardDecoding<'a>>,
+    card: Option<OnCard<'a>>,
+}
+
+/// Who does what of an answer on a graphics card.
+enum OnCard<'a> {
+    /// The host does the method's part after every token.
+    WithHost(Box<CardDecoding<'a>>),
+    /// There is nothing for it to do.
+    Alone(Box<CardAlone>),
 }
 
 /// What the method does to a layer after a token: of `probabilities [q_heads, stride]` it makes which rows go. `changed` hears of what is
@@ -213,12 +225,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The cache as it is now.
+    /// The cache as it is now. Of an answer that a graphics card writes by itself the books are there, the rows of its own tokens are not.
     pub fn cache(&self) -> &CompactCache {
         &self.cache
     }
 
-    /// Gives the cache back as it is now.
+    /// Gives the cache back as it is now, as [`Decoder::cache`] says.
     pub fn into_cache(self) -> CompactCache {
         self.cache
     }
@@ -243,7 +255,8 @@ impl<'a> Decoder<'a> {
         }
         let b = &mut self.buffers;
         match &mut self.card {
-            Some(card) => card.logits_of(hidden, &mut b.logits)?,
+            Some(OnCard::WithHost(card)) => card.logits_of(hidden, &mut b.logits)?,
+            Some(OnCard::Alone(card)) => card.logits_of(hidden, &mut b.logits)?,
             None => self.model.logits_row(hidden, &mut b.row, &mut b.logits),
         }
         Ok(&mut self.buffers.logits)
@@ -273,6 +286,30 @@ impl<'a> Decoder<'a> {
         Ok(&mut self.buffers.logits)
     }
 
+    /// Runs one token and draws the next. On a graphics card the likeliest are looked for there, where drawing needs no others.
+    ///
+    /// # Errors
+    /// [`EngineError::Card`] of a model on a graphics card, and those of [`Sampler::next`].
+    pub fn try_next(
+        &mut self,
+        token: u32,
+        sampler: &mut Sampler,
+        votes: Option<&mut Votes>,
+    ) -> Result<u32, EngineError> {
+        self.begin_on_card()?;
+        match (&self.card, sampler.candidates()) {
+            (Some(OnCard::Alone(_)), Some(most)) => {
+                self.step_alone(token, votes, most)?;
+                let Some(OnCard::Alone(card)) = &mut self.card else {
+                    unreachable!("as it was")
+                };
+                let (logits, tokens) = card.likeliest();
+                sampler.next_of(logits, tokens)
+            }
+            _ => sampler.next(self.try_step(token, votes)?),
+        }
+    }
+
     /// [`Decoder::try_step`] of a model on the processor, where nothing can fail.
     ///
     /// # Panics
@@ -286,17 +323,61 @@ impl<'a> Decoder<'a> {
         if let (Some(card), None) = (self.model.card(), &self.card) {
             let merges = self.cache.max_entries() > 0;
             let looks = merges || self.evicts();
-            let cache = &self.cache;
-            self.card = Some(CardDecoding::new(
-                card, self.model, self.rope, cache, looks,
-            )?);
+            let (cache, model, rope) = (&self.cache, self.model, self.rope);
+            let rooms = CardRooms::of(cache, looks)?;
+            self.card = Some(match rooms.alone() {
+                true => OnCard::Alone(Box::new(CardAlone::new(
+                    card.device(),
+                    model,
+                    rope,
+                    cache,
+                    &rooms,
+                )?)),
+                false => OnCard::WithHost(Box::new(CardDecoding::new(
+                    card, model, rope, cache, &rooms,
+                )?)),
+            });
         }
         Ok(())
     }
 
     /// Bytes on a graphics card for answering, the weights' apart, once something was computed there.
     pub fn card_bytes(&self) -> u64 {
-        self.card.as_ref().map_or(0, CardDecoding::bytes)
+        match &self.card {
+            None => 0,
+            Some(OnCard::WithHost(card)) => card.bytes(),
+            Some(OnCard::Alone(card)) => card.bytes(),
+        }
+    }
+
+    /// A step that needs nothing of the host, and looks for the `most` likeliest tokens; with 0 for all logits.
+    fn step_alone(
+        &mut self,
+        token: u32,
+        votes: Option<&mut Votes>,
+        most: usize,
+    ) -> Result<(), EngineError> {
+        let (b, cache) = (&mut self.buffers, &mut self.cache);
+        let Some(OnCard::Alone(card)) = &mut self.card else {
+            unreachable!("asked before")
+        };
+        self.model.embed(&[token], &mut b.residual);
+        card.run(cache, &b.residual, most)?;
+        if most == 0 {
+            card.logits(&mut b.logits)?;
+        }
+        if let Some(votes) = votes {
+            let config = self.model.config();
+            let group = config.q_heads / config.kv_heads;
+            for (layer, cached) in cache.layers.iter().enumerate() {
+                for q_head in 0..config.q_heads {
+                    let (probability, place) = card.best(layer, q_head);
+                    votes.count_one(cached.attended(q_head / group)[place], probability);
+                }
+            }
+        }
+        cache.next = Pos(cache.next.0 + 1);
+        Ok(())
     }
 
     fn step_on_card(
@@ -305,8 +386,14 @@ impl<'a> Decoder<'a> {
         mut votes: Option<&mut Votes>,
     ) -> Result<(), EngineError> {
         self.begin_on_card()?;
+        if matches!(self.card, Some(OnCard::Alone(_))) {
+            return self.step_alone(token, votes, 0);
+        }
         let (b, cache) = (&mut self.buffers, &mut self.cache);
-        let card = self.card.as_mut().expect("just begun");
+        let card = match self.card.as_mut().expect("just begun") {
+            OnCard::Alone(_) => unreachable!("asked before"),
+            OnCard::WithHost(card) => card,
+        };
         let config = self.model.config();
         let group = config.q_heads / config.kv_heads;
         self.model.embed(&[token], &mut b.residual);

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::within::in_words;
 use crate::{Engine, EngineError};
+use kept_kernels::in_words;
 
 /// What `--device` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -140,6 +140,34 @@ impl EngineError {
         use kept_cuda::DeviceError::{Failed, OutOfMemory};
         matches!(self, Self::Card(Failed { .. } | OutOfMemory { .. }))
     }
+}
+
+/// What a graphics card can do at most, measured on it in a second or two.
+///
+/// # Errors
+/// [`EngineError::NoCard`] where there is none, [`EngineError::Card`] where it fails.
+pub fn card_rates(ordinal: usize) -> Result<CardRates, EngineError> {
+    let device = open(ordinal)?;
+    let rates = device.rates(&kept_cuda::RatesOf::CARD)?;
+    Ok(CardRates {
+        card: device.facts().name.clone(),
+        copy_gbs: rates.copy / 1e9,
+        matrix_tflops: rates.matrix / 1e12,
+        attention_tflops: rates.attention / 1e12,
+    })
+}
+
+/// What a graphics card can do at most.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct CardRates {
+    /// Its name, for people.
+    pub card: String,
+    /// Copies on the card: bytes read and bytes written, both counted.
+    pub copy_gbs: f64,
+    /// Products of halves on its tensor cores, with sums in f32.
+    pub matrix_tflops: f64,
+    /// Attention of the last 2,048 of 32K tokens in a layer of an 8B model.
+    pub attention_tflops: f64,
 }
 
 impl Engine {

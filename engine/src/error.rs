@@ -3,7 +3,7 @@
 use kept_models::ModelError;
 use kept_policies::PolicyError;
 
-use crate::within::in_words;
+use kept_kernels::in_words;
 
 /// Why the engine gives no answer.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,13 @@
 //! What a question would cost, before anything is read.
 
+use kept_kernels::in_words;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
 use crate::prefill::{CHUNK, card_bytes};
 use crate::sizes::{Sizes, kept_bytes};
-use crate::within::{Prompted, in_words};
+use crate::within::Prompted;
 use crate::{
     AUTO, Chosen, Engine, EngineError, Fitted, Limits, MemoryLedger, Method, Streaming, decode,
 };

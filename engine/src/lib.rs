@@ -11,6 +11,7 @@ mod answering;
 mod asking;
 mod auto;
 mod cache_name;
+mod card_watch;
 mod classes;
 mod compact;
 mod decode;
@@ -49,10 +50,13 @@ mod within;
 mod writing;
 
 pub use auto::{AUTO, Chosen};
+pub use card_watch::CardWatch;
 pub use classes::PlainRows;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
-pub use device::{ComputeDevice, GraphicsCard, UnknownDevice, fitting_card, graphics_cards};
+pub use device::{
+    CardRates, ComputeDevice, GraphicsCard, UnknownDevice, card_rates, fitting_card, graphics_cards,
+};
 pub use drawn::drawn_cache;
 pub use error::EngineError;
 pub use estimate::Estimate;

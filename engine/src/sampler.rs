@@ -105,6 +105,26 @@ impl Sampler {
         })
     }
 
+    /// How many of the likeliest tokens [`Sampler::next_of`] needs; `None` where it needs all of them, or too many to look for.
+    pub(crate) fn candidates(&self) -> Option<usize> {
+        let most = match &self.drawing {
+            None => Some(1),
+            Some(_) => self.sampling.top_k,
+        };
+        most.filter(|most| *most <= kept_cuda::MOST_CANDIDATES)
+    }
+
+    /// The next token of the likeliest ones, `tokens` with their `logits`, the likeliest first: as many as [`Sampler::candidates`] says. May change
+    /// `logits`. A draw has the same chances as [`Sampler::next`]'s, but of one seed comes another token.
+    pub(crate) fn next_of(
+        &mut self,
+        logits: &mut [f32],
+        tokens: &[u32],
+    ) -> Result<u32, EngineError> {
+        let place = self.next(logits)?;
+        Ok(tokens[place as usize])
+    }
+
     /// The next token for `logits` `[vocab]`. Ties in greedy mode go to the lower id. May change `logits`.
     pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
         if logits.iter().any(|logit| logit.is_nan()) {

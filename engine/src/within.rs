@@ -421,25 +421,3 @@ enum Sized {
     /// The window has no room for as many.
     TooMany,
 }
-
-/// Bytes as a person reads them: 1.3 GiB.
-pub(crate) fn in_words(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let unit = UNITS.iter().find(|(_, size)| bytes >= *size);
-    match unit {
-        Some((name, size)) => format!("{:.1} {name}", bytes as f64 / *size as f64),
-        None => format!("{bytes} bytes"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_said_in_the_largest_unit() {
-        assert_eq!(in_words(0), "0 bytes");
-        assert_eq!(in_words(1536), "1.5 KiB");
-        assert_eq!(in_words(5 << 30), "5.0 GiB");
-    }
-}

@@ -73,8 +73,7 @@ impl Writing<'_, '_> {
             if self.stop.is_requested() {
                 break Finish::Stopped;
             }
-            let logits = self.decoder.try_step(token, Some(self.votes))?;
-            token = self.sampler.next(logits)?;
+            token = (self.decoder).try_next(token, self.sampler, Some(self.votes))?;
         };
         let said = text.len();
         stream.finish(&mut text);

@@ -18,6 +18,7 @@
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
 //! - `threads.rs`, `pool.rs`, `stop.rs`: the pool that kernels share, and how to interrupt them.
 //! - `mapped.rs`: weights as a file mapping; `quantised/`: products with those of them that are quantised.
+//! - `in_words.rs`: bytes as a person reads them.
 //! - `bandwidth.rs`: how fast the machine moves memory, for benchmarks.
 //!
 //! What is absent on purpose: models, policies, tensors with a shape at run time. Everything is an
@@ -34,6 +35,7 @@ mod counting;
 mod decode;
 mod elementwise;
 mod heads;
+mod in_words;
 pub mod mapped;
 mod measure;
 mod packed;
@@ -66,6 +68,7 @@ pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
     unrotate,
 };
+pub use in_words::in_words;
 pub use measure::{
     LastRows, add_column_sums, log_sum_exp, mark_below_average, row_probabilities, words,
 };

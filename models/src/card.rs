@@ -9,6 +9,8 @@
 //!
 //! Embeddings are looked up on the host: a row each. Not here: attention and caches, as in `decoder.rs`.
 
+use std::sync::Arc;
+
 use half::f16;
 use kept_cuda::{
     Angles, Buffer, Device, DeviceError, Heads, LayerRows, Places, ProductScratch, Weights,
@@ -22,33 +24,33 @@ use crate::model::{Layer, Model};
 use crate::rope::RopeTable;
 
 /// A decoder layer's weights; see [`Layer`].
-struct CardLayer {
-    attention_norm: Buffer<f32>,
-    q: Weights,
-    k: Weights,
-    v: Weights,
-    q_bias: Option<Buffer<f32>>,
-    k_bias: Option<Buffer<f32>>,
-    v_bias: Option<Buffer<f32>>,
-    q_norm: Option<Buffer<f32>>,
-    k_norm: Option<Buffer<f32>>,
-    o: Weights,
-    o_bias: Option<Buffer<f32>>,
-    post_attention_norm: Option<Buffer<f32>>,
-    ffn_norm: Buffer<f32>,
-    gate: Weights,
-    up: Weights,
-    down: Weights,
-    post_ffn_norm: Option<Buffer<f32>>,
+pub(crate) struct CardLayer {
+    pub(crate) attention_norm: Buffer<f32>,
+    pub(crate) q: Weights,
+    pub(crate) k: Weights,
+    pub(crate) v: Weights,
+    pub(crate) q_bias: Option<Buffer<f32>>,
+    pub(crate) k_bias: Option<Buffer<f32>>,
+    pub(crate) v_bias: Option<Buffer<f32>>,
+    pub(crate) q_norm: Option<Buffer<f32>>,
+    pub(crate) k_norm: Option<Buffer<f32>>,
+    pub(crate) o: Weights,
+    pub(crate) o_bias: Option<Buffer<f32>>,
+    pub(crate) post_attention_norm: Option<Buffer<f32>>,
+    pub(crate) ffn_norm: Buffer<f32>,
+    pub(crate) gate: Weights,
+    pub(crate) up: Weights,
+    pub(crate) down: Weights,
+    pub(crate) post_ffn_norm: Option<Buffer<f32>>,
 }
 
 /// A model's weights on a device.
 pub struct CardModel {
     device: Device,
-    config: Config,
-    layers: Vec<CardLayer>,
-    output_norm: Buffer<f32>,
-    output: Weights,
+    pub(crate) config: Config,
+    pub(crate) layers: Vec<CardLayer>,
+    pub(crate) output_norm: Buffer<f32>,
+    pub(crate) output: Weights,
 }
 
 /// Where rows of one layer stand.
@@ -300,11 +302,7 @@ impl CardModel {
         products.forget();
         device.multiply(&own.gate, normed, rows, products, gate)?;
         device.multiply(&own.up, normed, rows, products, up)?;
-        let activation = match config.activation {
-            Activation::Silu => kept_cuda::Activation::Silu,
-            Activation::GeluTanh => kept_cuda::Activation::Gelu,
-        };
-        device.activate(activation, (gate, ffn), (up, ffn), (rows, ffn))?;
+        device.activate(activation(config), (gate, ffn), (up, ffn), (rows, ffn))?;
         products.forget();
         device.multiply(&own.down, gate, rows, products, normed)?;
         match &own.post_ffn_norm {
@@ -336,6 +334,13 @@ impl CardModel {
             Some(cap) => self.device.soft_cap(logits, cap),
             None => Ok(()),
         }
+    }
+}
+
+pub(crate) fn activation(config: &Config) -> kept_cuda::Activation {
+    match config.activation {
+        Activation::Silu => kept_cuda::Activation::Silu,
+        Activation::GeluTanh => kept_cuda::Activation::Gelu,
     }
 }
 
@@ -459,12 +464,17 @@ impl Model {
     /// # Errors
     /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
     pub fn on_card(mut self, device: Device) -> Result<Model, DeviceError> {
-        self.card = Some(Box::new(CardModel::new(&self, device)?));
+        self.card = Some(Arc::new(CardModel::new(&self, device)?));
         Ok(self)
     }
 
     /// The weights on a graphics card, if they are there.
     pub fn card(&self) -> Option<&CardModel> {
         self.card.as_deref()
+    }
+
+    /// The same, for whoever holds it longer than the model.
+    pub fn shared_card(&self) -> Option<Arc<CardModel>> {
+        self.card.clone()
     }
 }

@@ -12,6 +12,7 @@
 mod architecture;
 mod byte_level;
 mod card;
+mod card_step;
 mod compose;
 mod config;
 mod decoder;
@@ -35,6 +36,7 @@ mod weights;
 
 pub use architecture::Activation;
 pub use card::{CardModel, CardPass, CardRope, Stand};
+pub use card_step::CardStep;
 pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,

@@ -30,7 +30,7 @@ pub struct Model {
     pub(crate) output_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
     /// The weights on a graphics card, where they are there too.
-    pub(crate) card: Option<Box<CardModel>>,
+    pub(crate) card: Option<Arc<CardModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }

@@ -13,11 +13,11 @@
 
 mod table;
 
-use kept_kernels::{CacheType, Stop};
+use kept_kernels::{CacheType, Stop, in_words};
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
-use crate::within::{Prompted, in_words};
+use crate::within::Prompted;
 use table::{Measured, Run, StreamedRun, measured};
 
 use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch};

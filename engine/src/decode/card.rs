@@ -7,17 +7,15 @@
 //! ```
 
 use half::f16;
-use kept_cuda::{
-    Buffer, CardCache, ClassScratch, DecodeScratch, Device, DeviceError, LayerRoom, NewToken,
-    Places, RowKind,
-};
-use kept_kernels::{CacheType, HeadShape, Scale};
+use kept_cuda::{Buffer, CardCache, ClassScratch, DecodeScratch, Device, DeviceError, Places};
+use kept_kernels::{HeadShape, Scale};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 
+use super::books::{Books, send_rows};
+use super::rooms::CardRooms;
 use crate::EngineError;
-use crate::compact::{Changed, CompactCache, CompactLayer, Widened};
+use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
-use crate::sizes::LayerKeeps;
 
 /// The cache on a card, and all buffers of the decode loop.
 pub(super) struct CardDecoding<'a> {
@@ -50,130 +48,27 @@ pub(super) struct CardDecoding<'a> {
     new_keys: Vec<f32>,
     /// As `new_keys`.
     new_values: Vec<f32>,
-    /// `[layers, kv_heads]`: the slots that it took.
-    slots: Vec<usize>,
-    /// `[kv_heads]`: their places in one layer.
-    targets: Vec<usize>,
-    /// Rows of one layer that leave a wide place to it.
-    aged: Vec<(usize, usize, usize)>,
-    /// `[layers]`: whether the look-up table has changed in more than its newest entry.
-    tables_changed: Vec<bool>,
-    /// `[layers]`: whether slots lie in other places than the card was told.
-    places_changed: Vec<bool>,
-}
-
-/// What the cache on a card, and the decode loop's buffers there, have room for.
-pub(crate) struct CardRooms {
-    /// `[layers of the model]`
-    pub(crate) layers: Vec<LayerRoom>,
-    /// Rows of the largest head.
-    pub(crate) max_rows: usize,
-    /// Entries of the largest look-up table; 0 where nothing is merged.
-    pub(crate) max_entries: usize,
-    /// Whether the method looks at probabilities.
-    pub(crate) looks: bool,
-}
-
-/// Each head's room in a layer that a method cuts.
-pub(crate) struct CutRoom {
-    pub(crate) slots: usize,
-    /// First places that are of the cache's type, where that is a quantised one.
-    pub(crate) narrow: usize,
-    /// Entries of its look-up table.
-    pub(crate) entries: usize,
-}
-
-impl CardRooms {
-    /// Layers as `keeps` says: the method's with the room of `cut`, those with a window with room for as many of `tokens` as that has.
-    pub(crate) fn layers(
-        keeps: &[LayerKeeps],
-        kv_heads: usize,
-        (cache, ranked): (CacheType, bool),
-        tokens: usize,
-        cut: &dyn Fn(usize) -> CutRoom,
-    ) -> Vec<LayerRoom> {
-        let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
-        let layer = |keeps: &LayerKeeps| {
-            let (kind, ranked, room) = match *keeps {
-                LayerKeeps::Cut(own) => (kind(cache), ranked, cut(own)),
-                LayerKeeps::Window(window) => {
-                    let ring = CutRoom {
-                        slots: window.min(tokens),
-                        narrow: 0,
-                        entries: 0,
-                    };
-                    (kind(cache.wide()), false, ring)
-                }
-            };
-            LayerRoom {
-                capacities: vec![room.slots; kv_heads],
-                kind,
-                narrow: vec![room.narrow; kv_heads],
-                ranked,
-                entries: room.entries,
-            }
-        };
-        keeps.iter().map(layer).collect()
-    }
-
-    /// For `cache` as it is.
-    fn of(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
-        let room = |layer: &CompactLayer| {
-            let heads = 0..layer.kv_heads();
-            let cache = layer.keys.cache_type();
-            Ok(LayerRoom {
-                capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
-                kind: RowKind::of(cache).ok_or(EngineError::CardRows { cache })?,
-                narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
-                ranked: !layer.ranks.is_empty(),
-                entries: layer.entry_capacity(),
-            })
-        };
-        Ok(Self {
-            layers: (cache.layers.iter())
-                .map(room)
-                .collect::<Result<_, EngineError>>()?,
-            max_rows: cache.max_capacity(),
-            max_entries: cache.max_entries(),
-            looks,
-        })
-    }
-
-    /// Bytes that answering takes of the card, the weights' apart, with rotations of `positions`.
-    pub(crate) fn bytes(
-        &self,
-        card: &CardModel,
-        model: &Model,
-        positions: usize,
-    ) -> Result<u64, DeviceError> {
-        // A table's bytes are the same for every position.
-        let a_position = RopeTable::new(model.config(), 1);
-        let taken = card
-            .device()
-            .rehearse(|device| CardDecoding::on(device, card, model, &a_position, self))?;
-        Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
-    }
+    books: Books,
 }
 
 impl<'a> CardDecoding<'a> {
-    /// Copies `cache` to the card. `looks`: the method wants to see probabilities.
+    /// Copies `cache` to the card, where it has `rooms`.
     pub(super) fn new(
         card: &'a CardModel,
         model: &Model,
         rope: &RopeTable,
         cache: &CompactCache,
-        looks: bool,
+        rooms: &CardRooms,
     ) -> Result<Self, EngineError> {
-        let rooms = CardRooms::of(cache, looks)?;
-        let mut decoding = Self::on(card.device(), card, model, rope, &rooms)?;
+        let mut decoding = Self::on(card.device(), card, model, rope, rooms)?;
         for (layer, cached) in cache.layers.iter().enumerate() {
-            decoding.send_rows(layer, cached)?;
+            send_rows(&mut decoding.rows, layer, cached)?;
         }
         Ok(decoding)
     }
 
     /// Everything in memory of `device`, which is the card or stands for it; without rows.
-    fn on(
+    pub(super) fn on(
         device: &Device,
         card: &'a CardModel,
         model: &Model,
@@ -211,11 +106,7 @@ impl<'a> CardDecoding<'a> {
             seen_here: vec![0.0; seen],
             new_keys: vec![0.0; new],
             new_values: vec![0.0; new],
-            slots: vec![0; layers * shape.kv_heads],
-            targets: vec![0; shape.kv_heads],
-            aged: Vec::with_capacity(shape.kv_heads),
-            tables_changed: vec![true; layers],
-            places_changed: vec![true; layers],
+            books: Books::new(layers, shape.kv_heads),
             card,
         })
     }
@@ -238,16 +129,6 @@ impl<'a> CardDecoding<'a> {
             + self.by_table.as_ref().map_or(0, ClassScratch::bytes)
     }
 
-    /// Sends all filled rows of a layer.
-    fn send_rows(&mut self, layer: usize, cached: &CompactLayer) -> Result<(), DeviceError> {
-        let stores = (&cached.keys, &cached.values);
-        for head in 0..self.shape.kv_heads {
-            let slots = 0..cached.rows[head];
-            self.rows.write_rows((layer, head), slots, stores)?;
-        }
-        Ok(())
-    }
-
     /// Sends what a method has changed in a layer.
     pub(super) fn send(
         &mut self,
@@ -263,69 +144,13 @@ impl<'a> CardDecoding<'a> {
                     self.rows
                         .write_rows((layer, head), slot..slot + 1, stores)?;
                 }
-                Changed::Table => self.tables_changed[layer] = true,
+                Changed::Table => self.books.table_changed(layer),
                 // Where rows trade places, slots were moved by that alone.
                 Changed::Rows if cached.keys.cache_type().is_quantised() => {
-                    self.places_changed[layer] = true;
+                    self.books.places_changed(layer);
                 }
-                Changed::Rows => self.send_rows(layer, cached)?,
+                Changed::Rows => send_rows(&mut self.rows, layer, cached)?,
             }
-        }
-        Ok(())
-    }
-
-    /// Tells the card where the token at `cache.next` goes, after the books were told.
-    fn make_room(&mut self, cache: &mut CompactCache) -> Result<(), DeviceError> {
-        let (kv_heads, position) = (self.shape.kv_heads, cache.next);
-        for (layer, cached) in cache.layers.iter_mut().enumerate() {
-            let slots = &mut self.slots[layer * kv_heads..][..kv_heads];
-            self.aged.clear();
-            for (head, slot) in slots.iter_mut().enumerate() {
-                *slot = cached.make_room(head, position);
-                let widened = cached.make_wide(head, *slot);
-                self.places_changed[layer] |= widened != Widened::No;
-                if let Widened::Traded { wide, narrow } = widened {
-                    self.aged.push((head, wide, narrow));
-                }
-                self.targets[head] = cached.keys.place(head, *slot);
-            }
-            let stands: Option<Vec<usize>> = (cache.reassigned && cached.window().is_none())
-                .then(|| (0..kv_heads).map(|head| cached.last_rank(head)).collect());
-            let tables = (0..kv_heads).map(|head| cached.table_of(head));
-            let entries: Option<Vec<usize>> = tables
-                .map(|table| table.map(|(classes, _)| classes.len()))
-                .collect();
-            let token = NewToken {
-                rows: &cached.rows,
-                targets: &self.targets,
-                aged: &self.aged,
-                stands: stands.as_deref(),
-                entries: entries.as_deref(),
-            };
-            self.rows.tell(layer, &token);
-            if std::mem::take(&mut self.places_changed[layer]) {
-                self.rows.write_places(layer, &cached.keys)?;
-            }
-            if !cached.ranks.is_empty() {
-                self.rows.write_ranks(layer, &cached.ranks)?;
-            }
-            if cached.is_shared() {
-                self.send_tables(layer, cached)?;
-            }
-        }
-        self.rows.send()
-    }
-
-    fn send_tables(&mut self, layer: usize, cached: &CompactLayer) -> Result<(), DeviceError> {
-        let whole = std::mem::take(&mut self.tables_changed[layer]);
-        for head in 0..self.shape.kv_heads {
-            let Some((classes, lengths)) = cached.table_of(head) else {
-                continue;
-            };
-            let first = if whole { 0 } else { classes.len() - 1 };
-            let own = (layer, head);
-            self.rows
-                .write_entries(own, first, &classes[first..], &lengths[first..])?;
         }
         Ok(())
     }
@@ -339,7 +164,8 @@ impl<'a> CardDecoding<'a> {
         logits: &mut [f32],
     ) -> Result<(), DeviceError> {
         self.residual.write(0, embedded)?;
-        self.make_room(cache)?;
+        self.books.tell(cache, &mut self.rows)?;
+        self.rows.send()?;
         for layer in 0..cache.layers.len() {
             self.layer(layer, cache)?;
         }
@@ -354,7 +180,7 @@ impl<'a> CardDecoding<'a> {
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             for head in 0..self.shape.kv_heads {
                 let at = (head * layers + layer) * dim;
-                let slot = self.slots[layer * self.shape.kv_heads + head];
+                let slot = self.books.slot(layer, head);
                 let (key, value) = (&self.new_keys[at..][..dim], &self.new_values[at..][..dim]);
                 cached.write(head, slot, key, value);
             }

@@ -4,8 +4,11 @@
 //               key and value is read once for all of them. Each warp takes 16 rows of a tile, and has a softmax of its own.
 //   splits      all shares of all heads run at once; `combine` adds them up. Their number is fixed, their length follows from `rows`,
 //               which lies on the device: a captured graph replays while the cache grows.
+//   a step      with `arrived` the last block of some heads to end adds up what all of them left: one launch less, and what follows has its input
 //   bytes       rows * 2 * (bytes of a row) a kv head, once; with `places` 4 more a row; with `ranks` the angles of each key besides
 //   operations  4 * q_heads * rows * DIM
+#include "inputs.cuh"
+#include "store.cuh"
 #include "tiles.cuh"
 
 // Rows of keys or of values: f16 `data`; q8_0 and q4_0 have signed numbers in `data`, a scale for every 32 of them, and `wide` rows beside
@@ -36,6 +39,10 @@ struct DecodeAttention {
     uint32_t neighbours;         // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
     uint32_t stages;             // tiles in shared memory: 2, or 1 where there is not room
     Scale scale;
+    uint32_t* arrived;           // [kv_heads, blocks of a group]: blocks that have ended, 0 before and after; or null: `combine` follows
+    float* part_best;            // [splits, q_heads, 2]: of each part the largest logit, and as bits its slot
+    float* best;                 // [q_heads, 2]: the largest probability, and its slot as a number
+    Inputs out;                  // [q_heads, DIM]; without bytes where DIM is not made of 32s
 };
 
 // Two bytes a number: copied as they are.
@@ -162,6 +169,86 @@ __device__ __forceinline__ void turn_tile(half_t* tile, const DecodeAttention& p
     }
 }
 
+// Of this lane's largest logit and that of the lane `mask` away, the larger; of equal ones that of the first key.
+__device__ __forceinline__ void first_best(float& best, uint32_t& key, int mask) {
+    const float other = shuffle_xor(best, mask);
+    const uint32_t there = shuffle_xor(key, mask);
+    if (other > best || (other == best && there < key)) {
+        best = other;
+        key = there;
+    }
+}
+
+// The last of the blocks that had a share of these heads adds up what all of them left, as `combine` does, and makes it ready for the product that
+// follows.
+template <int DIM, bool TURNED>
+__device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* memory, int first_head, int heads) {
+    // Shared memory is used anew: [16, DIM] sums, and whether this block is the last.
+    float* const sums = reinterpret_cast<float*>(memory);
+    uint32_t* const last = reinterpret_cast<uint32_t*>(sums + ROWS_OF_WARP * DIM);
+    publish();
+    __syncthreads();
+    uint32_t* const arrived = p.arrived + blockIdx.y * gridDim.z + blockIdx.z;
+    if (threadIdx.x == 0) {
+        *last = count_up(arrived) == gridDim.x - 1 ? 1u : 0u;
+        // And what others wrote before they counted is seen from here on.
+        publish();
+    }
+    __syncthreads();
+    if (*last == 0) {
+        return;
+    }
+    if (threadIdx.x == 0) {
+        *arrived = 0;
+    }
+    const int splits = (int)gridDim.x;
+    for (int i = threadIdx.x; i < heads * DIM; i += blockDim.x) {
+        const int head = i / DIM, column = i % DIM;
+        const float* const part_sums = p.part_sums + first_head + head;
+        float base = -float_infinity();
+        for (int s = 0; s < splits; ++s) {
+            base = at_least(base, part_sums[(size_t)s * p.q_heads]);
+        }
+        float sum = 0.0f, total = 0.0f;
+        for (int s = 0; s < splits; ++s) {
+            const float worth = fast_exp(part_sums[(size_t)s * p.q_heads] - base);
+            sum += worth * p.parts[((size_t)s * p.q_heads + first_head + head) * DIM + column];
+            total += worth;
+        }
+        sums[i] = sum / total;
+        if (column == 0) {
+            float best = -float_infinity();
+            uint32_t slot = 0xFFFFFFFFu;
+            for (int s = 0; s < splits; ++s) {
+                const float* const part = p.part_best + ((size_t)s * p.q_heads + first_head + head) * 2;
+                const uint32_t there = bits_of_float(part[1]);
+                if (part[0] > best || (part[0] == best && there < slot)) {
+                    best = part[0];
+                    slot = there;
+                }
+            }
+            p.best[2 * (first_head + head)] = fast_exp(best - (base + logf(total)));
+            p.best[2 * (first_head + head) + 1] = (float)slot;
+        }
+    }
+    __syncthreads();
+    const int lane = threadIdx.x % LANES;
+    if constexpr (TURNED) {
+        for (int head = threadIdx.x / LANES; head < heads; head += blockDim.x / LANES) {
+            hadamard(sums + head * DIM, DIM, lane);
+        }
+        __syncthreads();
+    }
+    for (int first = threadIdx.x / LANES * LANES; first < heads * DIM; first += blockDim.x) {
+        const size_t at = (size_t)first_head * DIM + first;
+        if constexpr (DIM % LANES == 0) {
+            put_inputs(p.out, at, sums[first + lane], (size_t)p.q_heads * DIM);
+        } else if (first + lane < heads * DIM) {
+            p.out.numbers[at + lane] = sums[first + lane];
+        }
+    }
+}
+
 template <int DIM, int KEYS, class Kind>
 __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
     constexpr int WARPS = KEYS / 16, TILE = KEYS * STRIDE<DIM>;
@@ -176,14 +263,15 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
     const int end = (int)p.rows[kv_head], all = (end + KEYS - 1) / KEYS;
     const int from = (int)((long long)all * blockIdx.x / gridDim.x), to = (int)((long long)all * (blockIdx.x + 1) / gridDim.x);
 
-    uint32_t q[DIM / 16][4];
-    load_rows<DIM>(q, p.queries + (size_t)first_head * DIM, DIM, heads);
+    const Queries<DIM> q(p.queries + (size_t)first_head * DIM, DIM, heads);
     float o[DIM / 8][4];
 #pragma unroll
     for (int j = 0; j < DIM / 8; ++j) {
         o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0.0f;
     }
     Running running;
+    float best[2] = {-float_infinity(), -float_infinity()};
+    uint32_t best_key[2] = {0xFFFFFFFFu, 0xFFFFFFFFu};
 
     auto begin_tile = [&](int tile) {
         half_t* const stage = tiles + (tile - from) % p.stages * 2 * TILE;
@@ -223,6 +311,11 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
                 if (p.logits != nullptr && key < end && head < heads) {
                     p.logits[(size_t)(first_head + head) * p.stride + key] = s[j][i];
                 }
+                // Keys come in their order: the first of equal ones stays.
+                if (s[j][i] > best[i >> 1]) {
+                    best[i >> 1] = s[j][i];
+                    best_key[i >> 1] = (uint32_t)key;
+                }
             }
         }
         float shrink[2];
@@ -241,17 +334,21 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         }
     }
 
-    // The warps' parts, where the tiles were: [WARPS, 16, DIM] sums, [WARPS, 16] largest logits, [WARPS, 16] sums of weights.
+    // The warps' parts, where the tiles were: [WARPS, 16, DIM] sums, [WARPS, 16] largest logits, sums of weights, and slots of the largest.
     float* const sums = reinterpret_cast<float*>(memory);
     float* const largest = sums + WARPS * ROWS_OF_WARP * DIM;
     float* const weights = largest + WARPS * ROWS_OF_WARP;
+    uint32_t* const slots = reinterpret_cast<uint32_t*>(weights + WARPS * ROWS_OF_WARP);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int head = own.g + 8 * r;
         const float total = running.total(r);
+        first_best(best[r], best_key[r], 1);
+        first_best(best[r], best_key[r], 2);
         if (own.t == 0) {
             largest[warp * ROWS_OF_WARP + head] = running.max[r];
             weights[warp * ROWS_OF_WARP + head] = total;
+            slots[warp * ROWS_OF_WARP + head] = best_key[r];
         }
 #pragma unroll
         for (int j = 0; j < DIM / 8; ++j) {
@@ -278,17 +375,30 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         p.parts[(split * p.q_heads + first_head + head) * DIM + column] = empty ? 0.0f : sum / total;
         if (column == 0) {
             p.part_sums[split * p.q_heads + first_head + head] = empty ? -float_infinity() : base + logf(total);
+            if (p.arrived != nullptr) {
+                uint32_t slot = 0xFFFFFFFFu;
+                for (int w = 0; w < WARPS; ++w) {
+                    const int at = w * ROWS_OF_WARP + head;
+                    slot = largest[at] == base ? at_most(slot, slots[at]) : slot;
+                }
+                float* const part = p.part_best + (split * p.q_heads + first_head + head) * 2;
+                part[0] = base;
+                part[1] = float_of_bits(slot);
+            }
         }
+    }
+    if (p.arrived != nullptr) {
+        add_up<DIM, Kind::TURNED>(p, memory, first_head, heads);
     }
 }
 
-#define KEPT_DECODE(DIM, KEYS)                                                                                \
-    KEPT_KERNEL(128, decode_attention_f16_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, F16>(p); }    \
-    KEPT_KERNEL(128, decode_attention_q8_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q8>(p); }    \
-    KEPT_KERNEL(128, decode_attention_q4_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q4>(p); }
+#define KEPT_DECODE(DIM, KEYS, BLOCKS)                                                                                   \
+    KEPT_KERNEL_OF(128, BLOCKS, decode_attention_f16_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, F16>(p); }    \
+    KEPT_KERNEL_OF(128, BLOCKS, decode_attention_q8_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q8>(p); }    \
+    KEPT_KERNEL_OF(128, BLOCKS, decode_attention_q4_0_##DIM, DecodeAttention) { decode_attention<DIM, KEYS, Q4>(p); }
 
-KEPT_DECODE(64, 64)
-KEPT_DECODE(80, 64)
-KEPT_DECODE(96, 64)
-KEPT_DECODE(128, 64)
-KEPT_DECODE(256, 32)
+KEPT_DECODE(64, 64, 4)
+KEPT_DECODE(80, 64, 3)
+KEPT_DECODE(96, 64, 3)
+KEPT_DECODE(128, 64, 3)
+KEPT_DECODE(256, 32, 2)

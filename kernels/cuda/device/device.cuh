@@ -109,7 +109,17 @@ __device__ __forceinline__ void warp_barrier() { __syncwarp(); }
 // Adds whole numbers in memory, in any order: the sum is the same.
 __device__ __forceinline__ void add_whole(unsigned long long* to, unsigned long long x) { atomicAdd(to, x); }
 
+// Counts one more, and gives what was there before.
+__device__ __forceinline__ uint32_t count_up(uint32_t* counter) { return atomicAdd(counter, 1u); }
+
+// What this thread wrote before is seen by every block before what it writes after.
+__device__ __forceinline__ void publish() { __threadfence(); }
+
+// `sum` and the products of four signed bytes with four others.
+__device__ __forceinline__ int dot_bytes(uint32_t a, uint32_t b, int sum) { return __dp4a((int)a, (int)b, sum); }
+
 __device__ __forceinline__ float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
 __device__ __forceinline__ float float_infinity() { return __int_as_float(0x7F800000); }
 template <class T>
@@ -119,6 +129,9 @@ __device__ __forceinline__ T at_least(T a, T b) { return a < b ? b : a; }
 
 // The entry of a kernel, for blocks of at most `threads` threads. Its parameters come in one struct.
 #define KEPT_KERNEL(threads, name, Parameters) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameters p)
+// The same with as many registers as let `blocks` of them share a multiprocessor: where the compiler's own choice spills some.
+#define KEPT_KERNEL_OF(threads, blocks, name, Parameters) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Parameters p)
 
 #endif
 

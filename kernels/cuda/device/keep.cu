@@ -1,11 +1,8 @@
 // Rows on their way into the compact cache: gathered by position, turned back to before RoPE where positions are re-assigned, rotated by
-// Hadamard's matrix where they are to have 4 bits, and stored in their kind, rounded as kept-kernels rounds them (cache_type.rs).
+// Hadamard's matrix where they are to have 4 bits, and stored in their kind, as store.cuh says.
 //
 //   bytes  each kept row read once (2 * DIM) and written once
-#include "device.cuh"
-
-// Adding it leaves no room for a fraction.
-#define ROUNDER 12582912.0f
+#include "store.cuh"
 
 struct Keep {
     const half_t* source;       // [heads, capacity, dim]
@@ -23,25 +20,6 @@ struct Keep {
     uint32_t turned;            // the source is rotated by Hadamard's matrix already
     uint32_t kind;              // 0 f16, 1 q8_0, 2 q4_0
 };
-
-// Hadamard's matrix over runs of 2^k numbers, the longest that divide `dim`, scaled to keep lengths. One warp; `x` is its own.
-__device__ __forceinline__ void hadamard(float* x, uint32_t dim, uint32_t lane) {
-    const uint32_t run = dim & (~dim + 1u);
-    for (uint32_t half = 1; half < run; half *= 2) {
-        for (uint32_t i = lane; i < dim / 2; i += LANES) {
-            const uint32_t first = i / half * 2 * half + i % half;
-            const float a = x[first], b = x[first + half];
-            x[first] = a + b;
-            x[first + half] = a - b;
-        }
-        warp_barrier();
-    }
-    const float scale = 1.0f / sqrtf((float)run);
-    for (uint32_t i = lane; i < dim; i += LANES) {
-        x[i] *= scale;
-    }
-    warp_barrier();
-}
 
 // block: 4 slots, a warp each
 KEPT_KERNEL(128, keep, Keep) {
@@ -68,62 +46,7 @@ KEPT_KERNEL(128, keep, Keep) {
         }
         warp_barrier();
     }
-    if (p.kind == 2 && !p.turned) {
-        hadamard(x, p.dim, lane);
-    }
-    if (p.kind == 0 || target >= p.narrow) {
-        half_t* const out = p.kind == 0 ? reinterpret_cast<half_t*>(p.numbers) + target * p.dim : p.wide + (target - p.narrow) * p.dim;
-        for (uint32_t i = lane; i < p.dim; i += LANES) {
-            out[i] = to_half(x[i]);
-        }
-        return;
-    }
-    // 32 numbers share a scale; a last run that is not full is as long as it is.
-    const uint32_t scales = (p.dim + 31) / 32;
-    for (uint32_t block = 0; block < scales; ++block) {
-        const uint32_t i = block * 32 + lane;
-        const float mine = i < p.dim ? x[i] : 0.0f, length = mine < 0.0f ? -mine : mine, most = warp_max(length);
-        float scale;
-        if (p.kind == 1) {
-            scale = most / 127.0f;
-            const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-            if (i < p.dim) {
-                reinterpret_cast<int8_t*>(p.numbers)[target * p.dim + i] = (int8_t)roundf(mine * inverse);
-            }
-        } else {
-            // Of five scales the one with the least squared error, which is summed up in four strands as kept-kernels does. The number
-            // that is furthest from 0 comes to lie 7 to 9 steps away, on the side that has 8.
-            const float furthest = warp_max(mine == most ? 1.0f : 0.0f) > 0.0f ? -most : most;
-            const float reaches[5] = {8.0f, 7.0f, 7.5f, 8.5f, 9.0f};
-            float least = 3.0e38f, best = 0.0f;
-            scale = 0.0f;
-            for (int which = 0; which < 5; ++which) {
-                // The scale as it will be read.
-                const float tried = to_float(to_half(furthest / reaches[which]));
-                const float inverse = tried != 0.0f ? 1.0f / tried : 0.0f;
-                const float step = at_least(-8.0f, at_most(7.0f, (mine * inverse + ROUNDER) - ROUNDER));
-                const float apart = mine - step * tried, square = apart * apart;
-                float strand = 0.0f;
-                for (uint32_t first = 0; first < LANES; first += 4) {
-                    strand += shuffle(square, first + lane % 4);
-                }
-                const float error = shuffle(strand, 0) + shuffle(strand, 1) + shuffle(strand, 2) + shuffle(strand, 3);
-                if (error < least) {
-                    least = error;
-                    best = step;
-                    scale = tried;
-                }
-            }
-            const int rounded = (int)best + 8;
-            const int next = shuffle_xor(rounded, 1);
-            if (i < p.dim && lane % 2 == 0) {
-                reinterpret_cast<uint8_t*>(p.numbers)[target * (p.dim / 2) + i / 2] = (uint8_t)(rounded | next << 4);
-            }
-        }
-        if (lane == 0) {
-            p.scales[target * scales + block] = to_half(scale);
-        }
-    }
+    store_row({p.numbers, p.scales, p.wide}, p.kind, p.narrow, target, x, p.dim, p.turned != 0, lane);
 }
 
 // Queries before, and attention after, rows that Hadamard's matrix has rotated.

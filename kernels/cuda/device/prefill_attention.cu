@@ -43,8 +43,7 @@ __device__ __forceinline__ void prefill_attention(const PrefillAttention& p) {
     const int from = begin + (int)((long long)all * blockIdx.z / gridDim.z);
     const int to = begin + (int)((long long)all * (blockIdx.z + 1) / gridDim.z);
 
-    uint32_t q[DIM / 16][4];
-    load_rows<DIM>(q, p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
+    const Queries<DIM> q(p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
     float o[DIM / 8][4];
 #pragma unroll
     for (int j = 0; j < DIM / 8; ++j) {

@@ -44,8 +44,7 @@ __device__ __forceinline__ void row_sums(const Scores& p) {
     const int all = (end + KEYS - 1) / KEYS;
     const int from = (int)((long long)all * blockIdx.z / gridDim.z), to = (int)((long long)all * (blockIdx.z + 1) / gridDim.z);
 
-    uint32_t q[DIM / 16][4];
-    load_rows<DIM>(q, p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
+    const Queries<DIM> q(p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
     Running running;
     for (int tile = from; tile < to; ++tile) {
         copy_tile_begin<DIM, KEYS>(tile_keys, keys, tile * KEYS, end);
@@ -80,8 +79,7 @@ __device__ __forceinline__ void row_sums(const Scores& p) {
 template <int DIM>
 __device__ __forceinline__ void tile_probabilities(float (&s)[KEYS / 8][4], const Scores& p, const half_t* tile_keys, int head, int row, int first_key) {
     const Lane own;
-    uint32_t q[DIM / 16][4];
-    load_rows<DIM>(q, p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
+    const Queries<DIM> q(p.queries + ((size_t)row * p.q_heads + head) * DIM, (size_t)p.q_heads * DIM, (int)p.rows - row);
     dot_tile<DIM, KEYS>(s, q, tile_keys);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -224,7 +222,7 @@ __device__ __forceinline__ void mark_below_average(const Scores& p) {
 }
 
 #define KEPT_SCORES(DIM)                                                                    \
-    KEPT_KERNEL(128, row_sums_##DIM, Scores) { row_sums<DIM>(p); }                          \
+    KEPT_KERNEL_OF(128, 4, row_sums_##DIM, Scores) { row_sums<DIM>(p); }                    \
     KEPT_KERNEL(128, column_sums_##DIM, Scores) { columns<DIM, false>(p); }                 \
     KEPT_KERNEL(128, column_maxima_##DIM, Scores) { columns<DIM, true>(p); }                \
     KEPT_KERNEL(128, mark_below_average_##DIM, Scores) { mark_below_average<DIM>(p); }

@@ -3,7 +3,7 @@
 // A warp holds 16 rows. Tiles lie in shared memory as [rows, DIM + 8] halves: with 16 bytes between rows the eight rows that
 // `load_matrices` reads at once start in different banks, for every head size.
 //
-//   fragment of the queries   q[DIM / 16][4]   lane 4 g + t: rows g and g + 8, see mma_16816
+//   columns of the queries    a[4]             lane 4 g + t: rows g and g + 8, see mma_16816
 //   scores                    s[KEYS / 8][4]   s[j][0..2] row g, keys 8 j + 2 t..; s[j][2..4] row g + 8
 //   output                    o[DIM / 8][4]    the same with elements for keys
 #pragma once
@@ -36,21 +36,54 @@ __device__ __forceinline__ void copy_tile_begin(half_t* tile, const half_t* rows
     }
 }
 
-// The fragment of 16 rows that lie `stride` halves apart in global memory; rows from `count` on are 0.
+// 16 rows that lie `stride` halves apart in global memory; rows from `count` on are 0. Their fragment stays in registers, but for heads of 256
+// on Turing, where the output leaves no room: there, and in the emulator, it is read again for every tile.
 template <int DIM>
-__device__ __forceinline__ void load_rows(uint32_t (&q)[DIM / 16][4], const half_t* rows, size_t stride, int count) {
-    const Lane own;
-    for (int k = 0; k < DIM / 16; ++k) {
-        for (int i = 0; i < 4; ++i) {
-            const int row = own.g + 8 * (i & 1), column = 16 * k + 8 * (i >> 1) + 2 * own.t;
-            q[k][i] = row < count ? *reinterpret_cast<const uint32_t*>(rows + row * stride + column) : 0u;
+struct Queries {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    static constexpr bool HELD = true;
+#else
+    static constexpr bool HELD = DIM < 256;
+#endif
+    const half_t* rows;
+    size_t stride;
+    int count;
+    uint32_t held[HELD ? DIM / 16 : 1][4];
+
+    __device__ __forceinline__ Queries(const half_t* from, size_t apart, int there) : rows(from), stride(apart), count(there) {
+        if constexpr (HELD) {
+#pragma unroll
+            for (int k = 0; k < DIM / 16; ++k) {
+                read(held[k], k);
+            }
         }
     }
-}
+
+    __device__ __forceinline__ void read(uint32_t (&a)[4], int k) const {
+        const Lane own;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = own.g + 8 * (i & 1), column = 16 * k + 8 * (i >> 1) + 2 * own.t;
+            a[i] = row < count ? *reinterpret_cast<const uint32_t*>(rows + row * stride + column) : 0u;
+        }
+    }
+
+    // Columns 16 k.. of the rows.
+    __device__ __forceinline__ void columns(uint32_t (&a)[4], int k) const {
+        if constexpr (HELD) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                a[i] = held[k][i];
+            }
+        } else {
+            read(a, k);
+        }
+    }
+};
 
 // s = q * keys^T, for a tile of KEYS keys.
 template <int DIM, int KEYS>
-__device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const uint32_t (&q)[DIM / 16][4], const half_t* keys) {
+__device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const Queries<DIM>& q, const half_t* keys) {
     const Lane own;
     const int matrix = own.lane >> 3, row = own.lane & 7;
     const half_t* from = keys + ((matrix >> 1) * 8 + row) * STRIDE<DIM> + (matrix & 1) * 8;
@@ -60,13 +93,15 @@ __device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const uint32_t
     }
 #pragma unroll
     for (int k = 0; k < DIM / 16; ++k) {
+        uint32_t a[4];
+        q.columns(a, k);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
             uint32_t b[4];
             load_matrices<false>(b, from + j * 8 * STRIDE<DIM> + k * 16);
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-            mma_16816(s[j], q[k], low);
-            mma_16816(s[j + 1], q[k], high);
+            mma_16816(s[j], a, low);
+            mma_16816(s[j + 1], a, high);
         }
     }
 }

@@ -195,6 +195,21 @@ inline void warp_barrier() {
 
 inline void add_whole(unsigned long long* to, unsigned long long x) { *to += x; }
 
+inline uint32_t count_up(uint32_t* counter) { return (*counter)++; }
+inline void publish() {}
+
+inline int dot_bytes(uint32_t a, uint32_t b, int sum) {
+    for (int i = 0; i < 4; ++i) {
+        sum += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
+    }
+    return sum;
+}
+
+inline uint32_t bits_of_float(float x) {
+    uint32_t out;
+    std::memcpy(&out, &x, 4);
+    return out;
+}
 inline float float_of_bits(uint32_t bits) {
     float out;
     std::memcpy(&out, &bits, 4);
@@ -218,3 +233,4 @@ inline T at_least(T a, T b) { return a < b ? b : a; }
         return emulator::run(name##_entry, p, {g[0], g[1], g[2]}, {b[0], b[1], b[2]}, shared_bytes);      \
     }                                                                                                     \
     static void name##_body([[maybe_unused]] const Parameters& p)
+#define KEPT_KERNEL_OF(threads, blocks, name, Parameters) KEPT_KERNEL(threads, name, Parameters)

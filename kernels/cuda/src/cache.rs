@@ -20,9 +20,10 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_kernels::{HeadShape, RowStore, Scale};
 
+use crate::step::StepTarget;
 use crate::{
     Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Device,
-    DeviceError, Indices, Kept, KeptRows, LayerRows, Ranks, RowKind,
+    DeviceError, Indices, Kept, KeptRows, LayerRows, Ranks, RowInputs, RowKind, StepHeads,
 };
 
 /// What a layer has room for.
@@ -148,6 +149,84 @@ pub struct NewToken<'a> {
     pub entries: Option<&'a [usize]>,
 }
 
+/// A layer as a step that is recorded meets it. What differs from token to token is told to the [`CardCache`], which checks it.
+pub struct StepLayer {
+    shape: HeadShape,
+    keys: KeptRows,
+    values: KeptRows,
+    first_rows: Buffer<u32>,
+    rows: Buffer<u32>,
+    targets: Buffer<u32>,
+    places: Option<Indices>,
+    /// `[1]`
+    position: Buffer<u32>,
+    /// Of the largest head.
+    capacity: Option<usize>,
+    reach: usize,
+}
+
+impl StepLayer {
+    /// Makes a token's projected heads ready: `queries [q_heads, head_dim]` for [`StepLayer::attend`], keys and values in their slots.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn put(
+        &mut self,
+        device: &Device,
+        heads: &StepHeads<'_>,
+        queries: &mut Buffer<f16>,
+    ) -> Result<(), DeviceError> {
+        let (q_heads, kv_heads) = (self.shape.q_heads, self.shape.kv_heads);
+        let dim = self.shape.head_dim;
+        assert!(
+            heads.q.len() == q_heads * dim && heads.k.len() == kv_heads * dim,
+            "q is [q_heads {q_heads}, head_dim {dim}], k [kv_heads {kv_heads}, head_dim]"
+        );
+        let target = StepTarget {
+            keys: &self.keys,
+            values: &self.values,
+            targets: &self.targets,
+            position: &self.position,
+            reach: self.reach,
+        };
+        // SAFETY: targets and places were checked as they were told.
+        unsafe { device.step_heads(heads, &target, queries) }
+    }
+
+    /// Attention of `queries` over the rows: `out [q_heads, head_dim]`, to be rounded yet if heads are not made of 32s, and to
+    /// `best [q_heads, 2]`, as bits, the largest probability of each query head and its slot as a number.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn attend(
+        &self,
+        device: &Device,
+        (scale, queries): (Scale, &Buffer<f16>),
+        scratch: &mut DecodeScratch,
+        (out, best): (&mut RowInputs, &mut Buffer<u32>),
+    ) -> Result<(), DeviceError> {
+        let most = scratch.stride();
+        assert!(
+            self.capacity.is_none_or(|capacity| capacity <= most),
+            "{:?} rows, the scratch is for up to {most}",
+            self.capacity
+        );
+        let task = DecodeAttention {
+            shape: self.shape,
+            scale,
+            queries,
+            keys: &self.keys,
+            values: &self.values,
+            first_rows: &self.first_rows,
+            rows: &self.rows,
+            places: self.places.as_ref(),
+            ranks: None,
+        };
+        // SAFETY: rows were checked as they were told.
+        unsafe { device.step_attention(&task, scratch, out, best) }
+    }
+}
+
 /// Rows of all layers.
 pub struct CardCache {
     device: Device,
@@ -155,9 +234,11 @@ pub struct CardCache {
     layers: Vec<Layer>,
     /// `[0, 1, ..]`: the heads.
     heads: Indices,
-    /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and where they go.
+    /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and where they go; then the token's place in the rotation.
     token: Buffer<u32>,
     staged: Vec<u32>,
+    /// Places are below.
+    reach: usize,
     /// Keys and values of the newest token: `[kv_heads, layers, head_dim]`, row == layer.
     new: [LayerRows; 2],
 }
@@ -180,7 +261,7 @@ impl CardCache {
     ) -> Result<Self, DeviceError> {
         let (kv_heads, dim) = (shape.kv_heads, shape.head_dim);
         let of_layer = SENT * kv_heads;
-        let token: Buffer<u32> = device.zeros(rooms.len() * of_layer)?;
+        let token: Buffer<u32> = device.zeros(rooms.len() * of_layer + 1)?;
         let new = || LayerRows::new(device, kv_heads, rooms.len(), dim);
         let new = [new()?, new()?];
         let layer = |(layer, room): (usize, &LayerRoom)| {
@@ -241,7 +322,8 @@ impl CardCache {
                 .map(layer)
                 .collect::<Result<_, DeviceError>>()?,
             heads: Indices::new(device, &heads)?,
-            staged: vec![0; rooms.len() * of_layer],
+            staged: vec![0; rooms.len() * of_layer + 1],
+            reach: 0,
             token,
             new,
         })
@@ -401,12 +483,59 @@ impl CardCache {
         &mut self.new
     }
 
-    /// Puts a layer's new rows into their slots, after those that grew too old have left theirs.
-    pub fn append(&mut self, layer: usize) -> Result<(), DeviceError> {
+    /// All layers as a step that is recorded meets them, in which a token may stand in places below `reach`.
+    ///
+    /// # Panics
+    /// When a layer is ranked or has tables: there the host has something to do between layers.
+    pub fn step_layers(&mut self, reach: usize) -> Vec<StepLayer> {
+        self.reach = reach;
+        let last = self.token.len() - 1;
+        let layer = |layer: &Layer| {
+            assert!(
+                layer.ranks.is_none() && layer.tables.is_none(),
+                "rows stand where they are, and are nobody else's"
+            );
+            let rows = layer.keys.rows();
+            let whole = |buffer: &Buffer<u32>| buffer.share(0..buffer.len());
+            StepLayer {
+                shape: self.shape,
+                keys: layer.keys.share(),
+                values: layer.values.share(),
+                first_rows: whole(&layer.first_rows),
+                rows: whole(&layer.rows),
+                targets: layer.targets.share(),
+                // Whatever is written to them is below.
+                places: (layer.places.as_ref()).map(|places| Indices::known(places.share(), rows)),
+                position: self.token.share(last..last + 1),
+                capacity: layer.heads.iter().map(|head| head.capacity).max(),
+                reach,
+            }
+        };
+        self.layers.iter().map(layer).collect()
+    }
+
+    /// Tells where the next token stands in the rotation, for a step that is recorded.
+    ///
+    /// # Panics
+    /// When that is not below what [`CardCache::step_layers`] was told.
+    pub fn tell_place(&mut self, place: usize) {
+        let reach = self.reach;
+        assert!(place < reach, "place {place} of {reach}");
+        *self.staged.last_mut().expect("the place is there") = place as u32;
+    }
+
+    /// Rounds a layer's rows that grew too old for a wide place.
+    pub fn age(&mut self, layer: usize) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let ([from, to], count) = (&layer.aged, layer.told_aged);
         self.device.narrow(&mut layer.keys, (from, to), count)?;
-        self.device.narrow(&mut layer.values, (from, to), count)?;
+        self.device.narrow(&mut layer.values, (from, to), count)
+    }
+
+    /// Puts a layer's new rows into their slots, after those that grew too old have left theirs.
+    pub fn append(&mut self, layer: usize) -> Result<(), DeviceError> {
+        self.age(layer)?;
+        let layer = &mut self.layers[layer];
         let which = Kept {
             positions: &layer.source,
             heads: &self.heads,

@@ -6,7 +6,10 @@ use kept_kernels::{HeadShape, Scale};
 use crate::attention::{CombineParameters, stages, tile_keys};
 use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
-use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, ScaleParameters, supported};
+use crate::step::InputsParameters;
+use crate::{
+    Angles, Buffer, Device, DeviceError, Indices, KeptRows, RowInputs, ScaleParameters, supported,
+};
 
 /// Query heads that pass over a row together.
 const HEADS_OF_BLOCK: usize = 16;
@@ -14,6 +17,7 @@ const HEADS_OF_BLOCK: usize = 16;
 const ROWS_EACH: usize = 256;
 /// Blocks wanted for each multiprocessor.
 const BLOCKS_EACH: usize = 2;
+
 /// Keys that are stored before RoPE, and where each stands.
 pub struct Ranks<'a> {
     /// `[slots]`; positions that the angles reach.
@@ -52,6 +56,10 @@ pub struct DecodeScratch {
     sums: Buffer<f32>,
     /// `[q_heads]`
     log_sum_exp: Buffer<f32>,
+    /// `[splits, q_heads, 2]`: of each part the largest logit and its slot.
+    best: Buffer<f32>,
+    /// `[kv_heads, blocks of a group]`: blocks that have ended; 0 between two calls.
+    arrived: Buffer<u32>,
     /// `[q_heads, max_rows]`: logits, then probabilities; empty where nobody wants them.
     probabilities: Buffer<f32>,
     shape: HeadShape,
@@ -75,6 +83,8 @@ impl DecodeScratch {
             parts: device.room(splits * heads * shape.head_dim)?,
             sums: device.room(splits * heads)?,
             log_sum_exp: device.room(heads)?,
+            best: device.room(splits * heads * 2)?,
+            arrived: device.zeros(blocks)?,
             probabilities: device.room(if probabilities { heads * max_rows } else { 0 })?,
             shape,
             max_rows,
@@ -96,6 +106,7 @@ impl DecodeScratch {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         let sums = self.sums.bytes() + self.log_sum_exp.bytes();
+        let sums = sums + self.best.bytes() + self.arrived.bytes();
         self.parts.bytes() + sums + self.probabilities.bytes()
     }
 }
@@ -125,6 +136,10 @@ struct Parameters {
     neighbours: u32,
     stages: u32,
     scale: ScaleParameters,
+    arrived: Address,
+    part_best: Address,
+    best: Address,
+    out: InputsParameters,
 }
 
 /// `device/combine.cu`.
@@ -154,11 +169,91 @@ impl Device {
         scratch: &mut DecodeScratch,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
+        let (heads, dim) = (task.shape.q_heads, task.shape.head_dim);
+        let (parameters, geometry) = self.prepare(task, scratch, out.len())?;
+        let combine = CombineParameters {
+            parts: scratch.parts.address(),
+            part_sums: scratch.sums.address(),
+            out: out.address(),
+            log_sum_exp: scratch.log_sum_exp.address(),
+            splits: scratch.splits as u32,
+            rows: 1,
+            q_heads: heads as u32,
+            dim: dim as u32,
+        };
+        let kernel = kernel(task);
+        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        unsafe {
+            self.launch(&kernel, geometry, &parameters)?;
+            let geometry = Geometry {
+                grid: [1, heads as u32, 1],
+                block: [(dim as u32).next_multiple_of(32), 1, 1],
+                shared_bytes: 0,
+            };
+            self.launch("combine", geometry, &combine)?;
+            if scratch.probabilities.is_empty() {
+                return Ok(());
+            }
+            let geometry = Geometry {
+                grid: [scratch.max_rows.div_ceil(256) as u32, heads as u32, 1],
+                block: [256, 1, 1],
+                shared_bytes: 0,
+            };
+            let parameters = ProbabilitiesParameters {
+                logits: scratch.probabilities.address(),
+                log_sum_exp: scratch.log_sum_exp.address(),
+                rows: task.rows.address(),
+                q_heads: heads as u32,
+                kv_heads: task.shape.kv_heads as u32,
+                stride: scratch.max_rows as u32,
+            };
+            self.launch("probabilities", geometry, &parameters)
+        }
+    }
+
+    /// The same in one launch, of a token that is recorded: writes `out [q_heads, head_dim]`, and to `best [q_heads, 2]`, as bits, the largest
+    /// probability of each query head and its slot as a number. `out` still has to be rounded if heads are not made of 32s.
+    ///
+    /// # Panics
+    /// When shapes do not fit, or keys are stored before RoPE.
+    ///
+    /// # Safety
+    /// As [`Device::decode_attention`], whenever it runs.
+    pub(crate) unsafe fn step_attention(
+        &self,
+        task: &DecodeAttention<'_>,
+        scratch: &mut DecodeScratch,
+        out: &mut RowInputs,
+        best: &mut Buffer<u32>,
+    ) -> Result<(), DeviceError> {
+        let heads = task.shape.q_heads;
+        assert!(task.ranks.is_none(), "keys stand where they are");
+        assert!(best.len() >= 2 * heads, "best is [q_heads {heads}, 2]");
+        let (parameters, geometry) = self.prepare(task, scratch, out.width())?;
+        let parameters = Parameters {
+            logits: 0,
+            arrived: scratch.arrived.address(),
+            part_best: scratch.best.address(),
+            best: best.address(),
+            out: out.parameters(),
+            ..parameters
+        };
+        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        unsafe { self.launch(&kernel(task), geometry, &parameters) }
+    }
+
+    /// Checks shapes, `out` numbers of what is written among them.
+    fn prepare(
+        &self,
+        task: &DecodeAttention<'_>,
+        scratch: &DecodeScratch,
+        out: usize,
+    ) -> Result<(Parameters, Geometry), DeviceError> {
         let shape = &task.shape;
         let (dim, heads) = (supported(shape.head_dim)?, shape.q_heads);
         assert_eq!(*shape, scratch.shape, "the scratch is for other heads");
         assert!(
-            task.queries.len() >= heads * dim && out.len() >= heads * dim,
+            task.queries.len() >= heads * dim && out >= heads * dim,
             "queries and out are [q_heads {heads}, head_dim {dim}]"
         );
         assert_eq!(
@@ -217,6 +312,10 @@ impl Device {
             neighbours: turned.map_or(0, |r| r.angles.neighbours()),
             stages,
             scale: task.scale.into(),
+            arrived: 0,
+            part_best: 0,
+            best: 0,
+            out: InputsParameters::NONE,
         };
         let blocks_of_group = shape.group().div_ceil(HEADS_OF_BLOCK) as u32;
         let geometry = Geometry {
@@ -229,43 +328,12 @@ impl Device {
             block: [(tile_keys(dim) / 16 * 32) as u32, 1, 1],
             shared_bytes,
         };
-        let combine = CombineParameters {
-            parts: scratch.parts.address(),
-            part_sums: scratch.sums.address(),
-            out: out.address(),
-            log_sum_exp: scratch.log_sum_exp.address(),
-            splits: scratch.splits as u32,
-            rows: 1,
-            q_heads: heads as u32,
-            dim: dim as u32,
-        };
-        let kernel = format!("decode_attention_{}_{dim}", task.keys.kind.name());
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
-        unsafe {
-            self.launch(&kernel, geometry, &parameters)?;
-            let geometry = Geometry {
-                grid: [1, heads as u32, 1],
-                block: [(dim as u32).next_multiple_of(32), 1, 1],
-                shared_bytes: 0,
-            };
-            self.launch("combine", geometry, &combine)?;
-            if scratch.probabilities.is_empty() {
-                return Ok(());
-            }
-            let geometry = Geometry {
-                grid: [scratch.max_rows.div_ceil(256) as u32, heads as u32, 1],
-                block: [256, 1, 1],
-                shared_bytes: 0,
-            };
-            let parameters = ProbabilitiesParameters {
-                logits: scratch.probabilities.address(),
-                log_sum_exp: scratch.log_sum_exp.address(),
-                rows: task.rows.address(),
-                q_heads: heads as u32,
-                kv_heads: shape.kv_heads as u32,
-                stride: scratch.max_rows as u32,
-            };
-            self.launch("probabilities", geometry, &parameters)
-        }
+        Ok((parameters, geometry))
     }
+}
+
+/// The kernel's name.
+fn kernel(task: &DecodeAttention<'_>) -> String {
+    let (kind, dim) = (task.keys.kind.name(), task.shape.head_dim);
+    format!("decode_attention_{kind}_{dim}")
 }

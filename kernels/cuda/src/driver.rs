@@ -87,11 +87,26 @@ pub trait Driver: Send + Sync {
         parameters: &[u8],
     ) -> Result<(), DeviceError>;
 
+    /// From here on launches are noted and not run, until [`Driver::end_recording`]; nothing else may be asked for.
+    fn begin_recording(&self) -> Result<(), DeviceError>;
+
+    /// What was noted, as one piece of work.
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError>;
+
     /// Products with quantised weights, where the device has them.
     fn products(&self) -> &dyn Products;
 
     /// Waits for everything that was asked for.
     fn wait(&self) -> Result<(), DeviceError>;
+}
+
+/// Launches that were noted. To be given back before the device.
+pub trait Recording: Send {
+    /// Runs them all, in their order.
+    ///
+    /// # Safety
+    /// What was promised of each holds still.
+    unsafe fn run(&self) -> Result<(), DeviceError>;
 }
 
 /// How inputs are quantised before they meet weights: what a kernel for some kind of weights reads.

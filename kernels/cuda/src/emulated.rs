@@ -12,7 +12,7 @@ use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
 use crate::driver::{
-    Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products,
+    Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products, Recording,
 };
 use crate::{Device, DeviceError};
 
@@ -50,7 +50,64 @@ struct Emulated {
     memory: Mutex<HashMap<Address, Vec<u64>>>,
     /// Bytes that may be taken.
     limit: u64,
-    counts: Counts,
+    counts: Arc<Counts>,
+    /// Launches that are noted and not run, while it records.
+    recording: Mutex<Option<Vec<Launch>>>,
+}
+
+/// A kernel with its geometry and its parameters, as aligned as the struct was.
+struct Launch {
+    name: String,
+    kernel: Kernel,
+    geometry: Geometry,
+    parameters: Vec<u64>,
+    /// Bytes of the parameters.
+    bytes: usize,
+}
+
+impl Launch {
+    /// # Safety
+    /// As [`Driver::launch`].
+    unsafe fn run(&self, device: &str) -> Result<(), DeviceError> {
+        let (grid, block) = (self.geometry.grid.as_ptr(), self.geometry.block.as_ptr());
+        let shared_bytes = self.geometry.shared_bytes as usize;
+        let parameters = self.parameters.as_ptr().cast();
+        // SAFETY: as many bytes; the caller's promise for the kernel.
+        let wrong = unsafe { (self.kernel)(parameters, self.bytes, grid, block, shared_bytes) };
+        if wrong.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a sentence of the emulator's, which lives as long as the program.
+        let wrong = unsafe { CStr::from_ptr(wrong) };
+        Err(failed(device, &self.name, &wrong.to_string_lossy()))
+    }
+}
+
+fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
+    DeviceError::Failed {
+        device: device.to_owned(),
+        what: what.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// Launches that were noted.
+struct Noted {
+    device: String,
+    launches: Vec<Launch>,
+    counts: Arc<Counts>,
+}
+
+impl Recording for Noted {
+    unsafe fn run(&self) -> Result<(), DeviceError> {
+        count(&self.counts.runs, 1);
+        count(&self.counts.launches, self.launches.len());
+        for launch in &self.launches {
+            // SAFETY: the caller's promise.
+            unsafe { launch.run(&self.device) }?;
+        }
+        Ok(())
+    }
 }
 
 /// What was asked of it so far.
@@ -58,7 +115,9 @@ struct Emulated {
 struct Counts {
     /// The most bytes that were taken at once.
     most: AtomicU64,
+    taken: AtomicU64,
     launches: AtomicU64,
+    runs: AtomicU64,
     sent: AtomicU64,
     brought: AtomicU64,
 }
@@ -78,9 +137,19 @@ impl Meter {
         self.0.counts.launches.load(Ordering::Relaxed)
     }
 
+    /// How often memory was taken.
+    pub fn allocations(&self) -> u64 {
+        self.0.counts.taken.load(Ordering::Relaxed)
+    }
+
+    /// How often a recording was run; its kernels are counted as started.
+    pub fn runs(&self) -> u64 {
+        self.0.counts.runs.load(Ordering::Relaxed)
+    }
+
     /// Bytes that came from the host, and that went there.
     pub fn carried(&self) -> (u64, u64) {
-        let Counts { sent, brought, .. } = &self.0.counts;
+        let Counts { sent, brought, .. } = &*self.0.counts;
         let [sent, brought] = [sent, brought].map(|bytes| bytes.load(Ordering::Relaxed));
         (sent, brought)
     }
@@ -114,7 +183,8 @@ pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
             .collect(),
         memory: Mutex::default(),
         limit: memory,
-        counts: Counts::default(),
+        counts: Arc::default(),
+        recording: Mutex::default(),
     });
     (Device::new(emulated.clone()), Meter(emulated))
 }
@@ -139,6 +209,20 @@ impl Emulated {
     }
 }
 
+impl Emulated {
+    /// As a card: while it records, launches are all that may be asked for.
+    fn not_recording(&self, what: &str) -> Result<(), DeviceError> {
+        match &*self.recording.lock().expect("nobody panics inside") {
+            None => Ok(()),
+            Some(_) => Err(failed(
+                &self.facts.name,
+                what,
+                "it cannot be recorded, and a recording is going on",
+            )),
+        }
+    }
+}
+
 impl Driver for Emulated {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -149,6 +233,8 @@ impl Driver for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.not_recording("taking memory")?;
+        count(&self.counts.taken, 1);
         let free = self.free_memory()?;
         if bytes as u64 > free {
             return Err(DeviceError::OutOfMemory {
@@ -192,6 +278,7 @@ impl Driver for Emulated {
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        self.not_recording("copying to it")?;
         count(&self.counts.sent, from.len());
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -199,6 +286,7 @@ impl Driver for Emulated {
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
+        self.not_recording("copying from it")?;
         count(&self.counts.brought, to.len());
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
@@ -206,12 +294,14 @@ impl Driver for Emulated {
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.not_recording("copying on it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.not_recording("clearing memory")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
         Ok(())
@@ -223,45 +313,53 @@ impl Driver for Emulated {
         geometry: Geometry,
         parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        let failed = |reason: &str| DeviceError::Failed {
-            device: self.facts.name.clone(),
-            what: name.to_owned(),
-            reason: reason.to_owned(),
-        };
-        count(&self.counts.launches, 1);
-        let kernel = self
-            .kernels
-            .get(name)
-            .ok_or_else(|| failed("there is no such kernel"))?;
+        let refused = |reason: &str| failed(&self.facts.name, name, reason);
+        let kernel = (self.kernels.get(name)).ok_or_else(|| refused("there is no such kernel"))?;
         if geometry.shared_bytes > self.facts.shared_bytes {
-            return Err(failed(
+            return Err(refused(
                 "it asks for more shared memory than a block may have",
             ));
         }
-        // As aligned as the struct was.
         let mut aligned = vec![0u64; parameters.len().div_ceil(8)];
-        // SAFETY: as many bytes; the caller's promise for the kernel.
-        let wrong = unsafe {
+        // SAFETY: as many bytes.
+        unsafe {
             std::ptr::copy_nonoverlapping(
                 parameters.as_ptr(),
                 aligned.as_mut_ptr().cast::<u8>(),
                 parameters.len(),
             );
-            let (grid, block) = (geometry.grid.as_ptr(), geometry.block.as_ptr());
-            let shared_bytes = geometry.shared_bytes as usize;
-            kernel(
-                aligned.as_ptr().cast(),
-                parameters.len(),
-                grid,
-                block,
-                shared_bytes,
-            )
-        };
-        match wrong.is_null() {
-            true => Ok(()),
-            // SAFETY: a sentence of the emulator's, which lives as long as the program.
-            false => Err(failed(&unsafe { CStr::from_ptr(wrong) }.to_string_lossy())),
         }
+        let launch = Launch {
+            name: name.to_owned(),
+            kernel: *kernel,
+            geometry,
+            parameters: aligned,
+            bytes: parameters.len(),
+        };
+        if let Some(noted) = &mut *self.recording.lock().expect("nobody panics inside") {
+            noted.push(launch);
+            return Ok(());
+        }
+        count(&self.counts.launches, 1);
+        // SAFETY: the caller's promise.
+        unsafe { launch.run(&self.facts.name) }
+    }
+
+    fn begin_recording(&self) -> Result<(), DeviceError> {
+        self.not_recording("recording")?;
+        *self.recording.lock().expect("nobody panics inside") = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+        let noted = self.recording.lock().expect("nobody panics inside").take();
+        let launches =
+            noted.ok_or_else(|| failed(&self.facts.name, "recording", "it was not begun"))?;
+        Ok(Box::new(Noted {
+            device: self.facts.name.clone(),
+            launches,
+            counts: self.counts.clone(),
+        }))
     }
 
     fn products(&self) -> &dyn Products {
@@ -302,6 +400,7 @@ impl Products for Emulated {
         (count, cols): (usize, usize),
         out: Address,
     ) -> Result<(), DeviceError> {
+        self.not_recording("candle's products")?;
         self::count(&self.counts.launches, 1);
         // SAFETY: the caller's promise.
         unsafe { self.copy(out, x, count * cols * size_of::<f32>()) }
@@ -315,6 +414,7 @@ impl Products for Emulated {
             count,
             ..
         } = product;
+        self.not_recording("candle's products")?;
         self::count(&self.counts.launches, 1);
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
@@ -325,10 +425,9 @@ impl Products for Emulated {
                 std::slice::from_raw_parts_mut(product.out as *mut f32, count * rows),
             )
         };
-        let failed = |reason: String| DeviceError::Failed {
-            device: self.facts.name.clone(),
-            what: format!("a product with {kind:?}"),
-            reason,
+        let failed = |reason: String| {
+            let what = format!("a product with {kind:?}");
+            failed(&self.facts.name, &what, &reason)
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
         let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));

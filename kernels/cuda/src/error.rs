@@ -1,11 +1,15 @@
 //! What can go wrong with a device, in sentences for a person.
 
+use kept_kernels::in_words;
+
 /// Why a device could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// Memory ran out.
     #[error(
-        "the graphics card {device} has {free} bytes left and {needed} more are needed; use a smaller budget, a smaller model or --device cpu"
+        "the graphics card {device} has {} left and {} more are needed; use a smaller budget, a smaller model or --device cpu",
+        in_words(*free),
+        in_words(*needed)
     )]
     OutOfMemory {
         /// The card.
@@ -41,4 +45,23 @@ pub enum DeviceError {
         /// Name of the kind.
         kind: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_said_as_a_person_reads_it() {
+        let full = DeviceError::OutOfMemory {
+            device: "X".to_owned(),
+            needed: 3 << 30,
+            free: 1288490189,
+        };
+        let said = full.to_string();
+        assert!(
+            said.contains("1.2 GiB left and 3.0 GiB more are needed"),
+            "{said}"
+        );
+    }
 }

@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
-use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
+use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows};
 
 /// Which rows are kept, in the order of their slots: head after head.
 pub struct Kept<'a> {
@@ -62,11 +62,7 @@ impl KeepParameters {
             neighbours: 0,
             narrow: target.narrow as u32,
             turned: 0,
-            kind: match target.kind {
-                RowKind::F16 => 0,
-                RowKind::Q8_0 => 1,
-                RowKind::Q4_0 => 2,
-            },
+            kind: target.kind.number(),
         }
     }
 }

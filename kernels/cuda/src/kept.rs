@@ -50,6 +50,15 @@ impl RowKind {
         self.cache().name()
     }
 
+    /// As kernels know it: `store_row` of `device/store.cuh`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::F16 => 0,
+            Self::Q8_0 => 1,
+            Self::Q4_0 => 2,
+        }
+    }
+
     /// Bytes of the numbers of a row, without scales.
     pub fn number_bytes(self, head_dim: usize) -> usize {
         match self {
@@ -144,6 +153,18 @@ impl KeptRows {
             narrow,
             head_dim,
         })
+    }
+
+    /// The same rows under another name.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            kind: self.kind,
+            numbers: self.numbers.share(0..self.numbers.len()),
+            scales: self.scales.share(0..self.scales.len()),
+            wide: self.wide.share(0..self.wide.len()),
+            narrow: self.narrow,
+            head_dim: self.head_dim,
+        }
     }
 
     /// Numbers of a row.

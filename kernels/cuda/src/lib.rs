@@ -8,7 +8,9 @@
 //! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
 //! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
 //!   `kept.rs`: [`KeptRows`], how they are stored.
+//! - `rates.rs`: [`Rates`], what a card can do at most.
 //! - `weights.rs`: products with a model's weights, by candle's kernels.
+//! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
 //!   geometry.
 //!
@@ -34,13 +36,16 @@ mod keep;
 mod kept;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
+mod rates;
+mod recorded;
 mod rehearsal;
 mod rows;
 mod scores;
+mod step;
 mod weights;
 
 pub use attention::{AttentionScratch, PrefillAttention};
-pub use cache::{CardCache, LayerRoom, NewToken};
+pub use cache::{CardCache, LayerRoom, NewToken, StepLayer};
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, Ranks};
 pub use device::{Buffer, Device, Number};
@@ -49,8 +54,11 @@ pub use error::DeviceError;
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
+pub use rates::{Rates, RatesOf};
+pub use recorded::Recorded;
 pub use rows::LayerRows;
 pub use scores::{Scores, ScoresScratch};
+pub use step::{Candidates, MOST_CANDIDATES, RowInputs, RowProduct, StepHeads};
 pub use weights::{ProductScratch, Weights};
 
 /// Heads that there are kernels for, by their numbers.

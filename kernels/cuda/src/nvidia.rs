@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::candle::Launchers;
-use crate::driver::{Address, Driver, Facts, Geometry, Products};
+use crate::driver::{Address, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
@@ -345,6 +345,35 @@ impl Driver for Nvidia {
         .map_err(self.failed(name))
     }
 
+    fn begin_recording(&self) -> Result<(), DeviceError> {
+        self.current()?;
+        // Other threads go on as they like, and kernels may be looked up.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: this object's own stream.
+        unsafe { result::stream::begin_capture(self.stream, mode) }
+            .map_err(self.failed("recording"))
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+        self.current()?;
+        let failed = self.failed("recording");
+        // SAFETY: this object's own stream, which is recording; the graph is not needed once it was made ready to run.
+        let ready = unsafe {
+            let graph = result::stream::end_capture(self.stream).map_err(&failed)?;
+            let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            result::graph::destroy(graph).map_err(&failed)?;
+            let ready = ready.map_err(&failed)?;
+            result::graph::upload(ready, self.stream).map_err(&failed)?;
+            ready
+        };
+        Ok(Box::new(Graph {
+            ready,
+            stream: self.stream,
+            context: self.context,
+            device: self.facts.name.clone(),
+        }))
+    }
+
     fn products(&self) -> &dyn Products {
         &self.products
     }
@@ -353,6 +382,44 @@ impl Driver for Nvidia {
         self.current()?;
         // SAFETY: this object's own stream.
         unsafe { result::stream::synchronize(self.stream) }.map_err(self.failed("its work"))
+    }
+}
+
+/// A CUDA graph, ready to run on the device's stream.
+struct Graph {
+    ready: sys::CUgraphExec,
+    stream: sys::CUstream,
+    context: sys::CUcontext,
+    /// The card's name.
+    device: String,
+}
+
+// SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
+unsafe impl Send for Graph {}
+
+impl Recording for Graph {
+    unsafe fn run(&self) -> Result<(), DeviceError> {
+        // SAFETY: a recording is given back before its device; for what it touches the caller answers.
+        unsafe {
+            result::ctx::set_current(self.context)
+                .and_then(|()| result::graph::launch(self.ready, self.stream))
+        }
+        .map_err(|error| DeviceError::Failed {
+            device: self.device.clone(),
+            what: "what was recorded".to_owned(),
+            reason: sentence(error),
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by this object, and nobody else has it. The driver lets a run end first; errors leave nothing to do.
+        unsafe {
+            if result::ctx::set_current(self.context).is_ok() {
+                let _ = result::graph::exec_destroy(self.ready);
+            }
+        }
     }
 }
 

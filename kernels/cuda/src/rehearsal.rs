@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Address, Driver, Facts, Geometry, Products};
+use crate::driver::{Address, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
 
 /// Counts what is allocated. Nothing is, so that any address will do: none is ever looked at.
@@ -40,6 +40,16 @@ impl Device {
             taken: AtomicU64::new(0),
             most: AtomicU64::new(0),
         })
+    }
+}
+
+impl Rehearsal {
+    fn only_asked(&self, what: &str) -> DeviceError {
+        DeviceError::Failed {
+            device: self.facts().name.clone(),
+            what: what.to_owned(),
+            reason: "it was only asked what would be taken of it".to_owned(),
+        }
     }
 }
 
@@ -87,11 +97,15 @@ impl Driver for Rehearsal {
         _geometry: Geometry,
         _parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        Err(DeviceError::Failed {
-            device: self.facts().name.clone(),
-            what: name.to_owned(),
-            reason: "it was only asked what would be taken of it".to_owned(),
-        })
+        Err(self.only_asked(name))
+    }
+
+    fn begin_recording(&self) -> Result<(), DeviceError> {
+        Err(self.only_asked("recording"))
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+        Err(self.only_asked("recording"))
     }
 
     fn products(&self) -> &dyn Products {

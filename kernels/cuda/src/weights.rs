@@ -60,6 +60,20 @@ impl Weights {
         Self::new(device, matrix.dtype(), shape, matrix.bytes())
     }
 
+    /// How they are quantised.
+    pub(crate) fn kind(&self) -> GgmlDType {
+        self.kind
+    }
+
+    pub(crate) fn data(&self) -> &Buffer<u8> {
+        &self.data
+    }
+
+    /// Bytes from one row to the next.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.cols / self.kind.block_size() * self.kind.type_size()
+    }
+
     /// Rows: outputs of a product.
     pub fn rows(&self) -> usize {
         self.rows

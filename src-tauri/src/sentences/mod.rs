@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_card_is_named_as_the_settings_name_it() {
-        let full = "the graphics card NVIDIA X has 1 bytes left and 2 more are needed; use a smaller budget, a smaller model or --device cpu";
+        let full = "the graphics card NVIDIA X has 1.2 GiB left and 3.0 GiB more are needed; use a smaller budget, a smaller model or --device cpu";
         assert!(for_window(full).ends_with("a smaller model or Processor in Settings."));
         let none = "--device cuda:0: no NVIDIA driver was found; use --device cpu";
         assert_eq!(

@@ -1,0 +1,35 @@
+// One row on its way into products with weights: as it is, for weights in floating point, and as bytes with a scale for every 32 of them, for
+// quantised ones.
+#pragma once
+
+#include "device.cuh"
+
+struct Inputs {
+    float* numbers;  // [width]
+    int8_t* bytes;   // [width]
+    float* scales;   // [width / 32]
+    float* sums;     // [width / 16]: of the bytes, times their scale
+};
+
+// The warp's 32 numbers from `first` on, one a lane; those from `width` on are left out.
+__device__ __forceinline__ void put_inputs(const Inputs& to, size_t first, float mine, size_t width) {
+    const int lane = threadIdx.x % LANES;
+    const size_t at = first + lane;
+    const float most = warp_max(mine < 0.0f ? -mine : mine), scale = most / 127.0f;
+    const float rounded = roundf(scale > 0.0f ? mine / scale : 0.0f);
+    float sum = rounded;
+#pragma unroll
+    for (int mask = 8; mask > 0; mask >>= 1) {
+        sum += shuffle_xor(sum, mask);
+    }
+    if (at < width) {
+        to.numbers[at] = mine;
+        to.bytes[at] = (int8_t)rounded;
+        if (lane % 16 == 0) {
+            to.sums[at / 16] = scale * sum;
+        }
+        if (lane == 0) {
+            to.scales[at / 32] = scale;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+// What stands between the products of one token's step: norms, heads on their way into the cache, the choice of the next token. Everything that changes
+// from token to token lies on the device, so that a whole step can be recorded once and run again.
+//
+//   bytes  every number read and written once
+#include "inputs.cuh"
+#include "store.cuh"
+
+struct StepNorm {
+    float* residual;      // [width]
+    const float* added;   // [width] or null: what the layer's last half came to, if it is still to be added
+    const float* post;    // [width] or null: it is normed before
+    const float* weight;  // [width]
+    Inputs out;
+    uint32_t width;
+    float eps;
+};
+
+// The sum over a block, in all of its threads. `of_warps` is [warps] and used for this only.
+__device__ __forceinline__ float sum_of_block(float x, float* of_warps) {
+    x = warp_sum(x);
+    if (threadIdx.x % LANES == 0) {
+        of_warps[threadIdx.x / LANES] = x;
+    }
+    __syncthreads();
+    float total = 0.0f;
+    for (uint32_t w = 0; w < blockDim.x / LANES; ++w) {
+        total += of_warps[w];
+    }
+    return total;
+}
+
+// one block
+KEPT_KERNEL(1024, step_norm, StepNorm) {
+    KEPT_SHARED(memory);
+    float* const of_warps = reinterpret_cast<float*>(memory);  // [2, warps]
+    if (p.added != nullptr) {
+        float factor = 1.0f;
+        if (p.post != nullptr) {
+            float squares = 0.0f;
+            for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
+                squares += p.added[i] * p.added[i];
+            }
+            factor = 1.0f / sqrtf(sum_of_block(squares, of_warps) / (float)p.width + p.eps);
+        }
+        for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
+            p.residual[i] += p.post != nullptr ? p.added[i] * factor * p.post[i] : p.added[i];
+        }
+    }
+    // A thread reads again what it wrote itself.
+    float squares = 0.0f;
+    for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
+        squares += p.residual[i] * p.residual[i];
+    }
+    const float factor = 1.0f / sqrtf(sum_of_block(squares, of_warps + blockDim.x / LANES) / (float)p.width + p.eps);
+    for (uint32_t first = threadIdx.x / LANES * LANES; first < p.width; first += blockDim.x) {
+        const uint32_t i = first + threadIdx.x % LANES;
+        put_inputs(p.out, first, i < p.width ? p.residual[i] * factor * p.weight[i] : 0.0f, p.width);
+    }
+}
+
+// Numbers that are there already, rounded.
+struct StepInputs {
+    Inputs of;
+    uint32_t width;
+};
+
+// block: 8 times 32 numbers
+KEPT_KERNEL(256, step_inputs, StepInputs) {
+    const uint32_t first = blockIdx.x * blockDim.x + threadIdx.x / LANES * LANES, i = first + threadIdx.x % LANES;
+    if (first < p.width) {
+        put_inputs(p.of, first, i < p.width ? p.of.numbers[i] : 0.0f, p.width);
+    }
+}
+
+// Projected heads made ready: queries for attention, keys and values in their slots of the cache.
+struct StepHeads {
+    const float* q;            // [q_heads, dim]
+    const float* k;            // [kv_heads, dim]
+    const float* v;            // [kv_heads, dim]
+    const float* q_norm;       // [dim] or null
+    const float* k_norm;       // [dim] or null
+    const float* cos;          // [positions, rope_dim / 2] or null
+    const float* sin;
+    const uint32_t* position;  // [1]
+    const uint32_t* targets;   // [kv_heads]: rows of the cache, from `narrow` on wide ones
+    half_t* queries;           // [q_heads, dim]
+    Stored keys, values;
+    uint32_t q_heads, kv_heads, dim, rope_dim;
+    uint32_t neighbours;       // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
+    uint32_t narrow, kind;     // of the cache: see store_row
+    float eps;
+};
+
+// block: 4 heads, a warp each: those of the queries, of the keys, of the values
+KEPT_KERNEL(128, step_heads, StepHeads) {
+    KEPT_SHARED(memory);
+    const uint32_t warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, which = blockIdx.x * 4 + warp;
+    if (which >= p.q_heads + 2 * p.kv_heads) {
+        return;
+    }
+    float* const x = reinterpret_cast<float*>(memory) + warp * p.dim;  // [dim]
+    const bool is_query = which < p.q_heads, is_value = which >= p.q_heads + p.kv_heads;
+    const uint32_t head = is_query ? which : is_value ? which - p.q_heads - p.kv_heads : which - p.q_heads;
+    const float* const from = (is_query ? p.q : is_value ? p.v : p.k) + (size_t)head * p.dim;
+    const float* const norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
+    float squares = 0.0f;
+    for (uint32_t i = lane; i < p.dim; i += LANES) {
+        x[i] = from[i];
+        squares += x[i] * x[i];
+    }
+    squares = warp_sum(squares);
+    if (norm != nullptr) {
+        const float factor = 1.0f / sqrtf(squares / (float)p.dim + p.eps);
+        for (uint32_t i = lane; i < p.dim; i += LANES) {
+            x[i] = x[i] * factor * norm[i];
+        }
+    }
+    warp_barrier();
+    if (p.cos != nullptr && !is_value) {
+        const uint32_t columns = p.rope_dim / 2;
+        const size_t angles = (size_t)*p.position * columns;
+        for (uint32_t i = lane; i < columns; i += LANES) {
+            const uint32_t first = p.neighbours ? 2 * i : i, second = p.neighbours ? 2 * i + 1 : i + columns;
+            const float a = x[first], b = x[second], c = p.cos[angles + i], s = p.sin[angles + i];
+            x[first] = a * c - b * s;
+            x[second] = a * s + b * c;
+        }
+        warp_barrier();
+    }
+    // Halves from here on, as a prompt's keys, values and queries are.
+    for (uint32_t i = lane; i < p.dim; i += LANES) {
+        x[i] = to_float(to_half(x[i]));
+    }
+    warp_barrier();
+    if (!is_query) {
+        store_row(is_value ? p.values : p.keys, p.kind, p.narrow, p.targets[head], x, p.dim, false, lane);
+        return;
+    }
+    if (p.kind == 2) {
+        hadamard(x, p.dim, lane);
+    }
+    for (uint32_t i = lane; i < p.dim; i += LANES) {
+        p.queries[(size_t)head * p.dim + i] = to_half(x[i]);
+    }
+}
+
+// The largest numbers, in their order; of equal ones the first. NaN stands before all others.
+struct Largest {
+    const float* x;       // [count]
+    const uint32_t* ids;  // [count] or null: what each is called; null: its place
+    uint32_t* values;     // [blocks, most]: bits of the numbers; minus infinity where there are no more
+    uint32_t* places;     // [blocks, most]
+    uint32_t count, each, most;
+};
+
+// block: `each` of the numbers
+KEPT_KERNEL(256, largest, Largest) {
+    KEPT_SHARED(memory);
+    float* const best_of = reinterpret_cast<float*>(memory);                         // [warps]
+    uint32_t* const place_of = reinterpret_cast<uint32_t*>(best_of + blockDim.x / LANES);  // [warps]
+    float* const left = reinterpret_cast<float*>(place_of + blockDim.x / LANES);          // [each]: those not taken yet
+    const uint32_t first = blockIdx.x * p.each, count = at_most(p.each, p.count - first), warps = blockDim.x / LANES;
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+        const float x = p.x[first + i];
+        left[i] = x == x ? x : float_infinity();
+    }
+    // A thread looks only at numbers that it wrote itself, but for the one that thread 0 takes away.
+    for (uint32_t round = 0; round < p.most; ++round) {
+        __syncthreads();
+        float best = -float_infinity();
+        uint32_t place = 0xFFFFFFFFu;
+        for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+            if (left[i] > best) {
+                best = left[i];
+                place = i;
+            }
+        }
+        for (int mask = 16; mask > 0; mask >>= 1) {
+            const float other = shuffle_xor(best, mask);
+            const uint32_t there = shuffle_xor(place, mask);
+            if (other > best || (other == best && there < place)) {
+                best = other;
+                place = there;
+            }
+        }
+        if (threadIdx.x % LANES == 0) {
+            best_of[threadIdx.x / LANES] = best;
+            place_of[threadIdx.x / LANES] = place;
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (uint32_t w = 1; w < warps; ++w) {
+                if (best_of[w] > best || (best_of[w] == best && place_of[w] < place)) {
+                    best = best_of[w];
+                    place = place_of[w];
+                }
+            }
+            const bool there = place != 0xFFFFFFFFu;
+            const size_t out = (size_t)blockIdx.x * p.most + round;
+            p.values[out] = bits_of_float(there ? p.x[first + place] : best);
+            p.places[out] = !there ? place : p.ids != nullptr ? p.ids[first + place] : first + place;
+            if (there) {
+                left[place] = -float_infinity();
+            }
+        }
+    }
+}

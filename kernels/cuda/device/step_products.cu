@@ -1,0 +1,320 @@
+// One row times a model's weights, as they stand in a GGUF file: products of one token's step, of up to three matrices with the same input.
+//
+//   block       8 rows of the weights, a warp each; of a feed-forward's first half 32 rows of both matrices, which are activated, multiplied and
+//               rounded for the next product on the spot
+//   bytes       the weights once; the input's bytes (1.4 a number) for every row, out of the caches
+//   operations  2 * rows * cols, four to an instruction
+#include "inputs.cuh"
+
+// [rows, cols], and what becomes of its products.
+struct Matrix {
+    const uint8_t* blocks;
+    const float* bias;  // [rows] or null
+    float* out;         // [rows]
+    unsigned long long row_bytes;
+    uint32_t rows, kind;
+};
+
+// --- a few numbers of a row of weights, times their inputs ---
+//
+// Each kind says how many numbers a lane takes at once, and multiplies them: `piece` is their number in the row. What the formats look like is drawn in
+// kernels/src/quantised/format.rs.
+
+__device__ __forceinline__ float half_at(const uint8_t* at) { return to_float(*reinterpret_cast<const half_t*>(at)); }
+
+// 16 bytes that are aligned to two.
+__device__ __forceinline__ Sixteen load_16_by_2(const uint8_t* from) {
+    const uint16_t* const two = reinterpret_cast<const uint16_t*>(from);
+    Sixteen out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out.words[i] = (uint32_t)two[2 * i] | (uint32_t)two[2 * i + 1] << 16;
+    }
+    return out;
+}
+
+__device__ __forceinline__ uint32_t load_4_by_2(const uint8_t* from) {
+    const uint16_t* const two = reinterpret_cast<const uint16_t*>(from);
+    return (uint32_t)two[0] | (uint32_t)two[1] << 16;
+}
+
+// The products of 16 bytes with 16 inputs.
+__device__ __forceinline__ int dot_16(const Sixteen& a, const int8_t* inputs) {
+    const Sixteen b = load_16(inputs);
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        sum = dot_bytes(a.words[i], b.words[i], sum);
+    }
+    return sum;
+}
+
+// Bits `shift`.. of each byte.
+__device__ __forceinline__ Sixteen bits(const Sixteen& from, int shift, uint32_t mask) {
+    Sixteen out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out.words[i] = from.words[i] >> shift & mask;
+    }
+    return out;
+}
+
+__device__ __forceinline__ Sixteen with(const Sixteen& low, const Sixteen& high, int shift) {
+    Sixteen out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out.words[i] = low.words[i] | high.words[i] << shift;
+    }
+    return out;
+}
+
+constexpr uint32_t NIBBLES = 0x0F0F0F0Fu, PAIRS = 0x03030303u, BITS = 0x01010101u;
+
+// The fifth bits of 16 numbers, each in a byte of its own.
+__device__ __forceinline__ Sixteen spread(uint32_t sixteen_bits) {
+    Sixteen out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out.words[i] = ((sixteen_bits >> 4 * i & 15u) * 0x00204081u) & BITS;
+    }
+    return out;
+}
+
+// Kinds of blocks of 32: number i in the low half of byte i, 16 + i in the high half.
+template <int BYTES, int AT, bool MINIMUM, bool FIFTH>
+struct Legacy {
+    static constexpr int PIECE = 32;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)piece * BYTES;
+        const Sixteen numbers = load_16_by_2(block + AT);
+        Sixteen low = bits(numbers, 0, NIBBLES), high = bits(numbers, 4, NIBBLES);
+        if constexpr (FIFTH) {
+            const uint32_t fifth = load_4_by_2(block + AT - 4);
+            low = with(low, spread(fifth), 4);
+            high = with(high, spread(fifth >> 16), 4);
+        }
+        const int8_t* const inputs = in.bytes + (size_t)piece * 32;
+        const float products = in.scales[piece] * (float)(dot_16(low, inputs) + dot_16(high, inputs + 16));
+        const float sum = in.sums[2 * piece] + in.sums[2 * piece + 1], scale = half_at(block);
+        return MINIMUM ? scale * products + half_at(block + 2) * sum : scale * (products - (FIFTH ? 16.0f : 8.0f) * sum);
+    }
+};
+using Q4_0 = Legacy<18, 2, false, false>;
+using Q4_1 = Legacy<20, 4, true, false>;
+using Q5_0 = Legacy<22, 6, false, true>;
+using Q5_1 = Legacy<24, 8, true, true>;
+
+struct Q8_0 {
+    static constexpr int PIECE = 16;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)(piece / 2) * 34;
+        const int products = dot_16(load_16_by_2(block + 2 + piece % 2 * 16), in.bytes + (size_t)piece * 16);
+        return half_at(block) * in.scales[piece / 2] * (float)products;
+    }
+};
+
+// Kinds of blocks of 256. Number 16 k.. of a block, times their inputs and not yet times the weights' scale.
+__device__ __forceinline__ float scaled(const Sixteen& numbers, const Inputs& in, size_t first) {
+    return in.scales[first / 32] * (float)dot_16(numbers, in.bytes + first);
+}
+
+struct Q2K {
+    static constexpr int PIECE = 64;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)(piece / 4) * 84;
+        const int half = piece / 2 % 2, part = piece % 2;
+        const Sixteen numbers = load_16_by_2(block + 16 + half * 32 + part * 16);
+        const size_t first = (size_t)(piece / 4) * 256 + half * 128 + part * 16;
+        float products = 0.0f, least = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int scale = block[half * 8 + 2 * j + part];
+            products += (float)(scale & 15) * scaled(bits(numbers, 2 * j, PAIRS), in, first + 32 * j);
+            least += (float)(scale >> 4) * in.sums[(first + 32 * j) / 16];
+        }
+        return half_at(block + 80) * products - half_at(block + 82) * least;
+    }
+};
+
+struct Q3K {
+    static constexpr int PIECE = 64;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)(piece / 4) * 110;
+        const int half = piece / 2 % 2, part = piece % 2;
+        const Sixteen numbers = load_16_by_2(block + 32 + half * 32 + part * 16), third = load_16_by_2(block + part * 16);
+        const size_t first = (size_t)(piece / 4) * 256 + half * 128 + part * 16;
+        const uint8_t* const scales = block + 96;
+        float products = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int which = half * 8 + 2 * j + part;
+            const int low = which < 8 ? scales[which] & 15 : scales[which - 8] >> 4, high = scales[8 + which % 4] >> 2 * (which / 4) & 3;
+            const Sixteen numbers_of = with(bits(numbers, 2 * j, PAIRS), bits(third, half * 4 + j, BITS), 2);
+            const float of_part = scaled(numbers_of, in, first + 32 * j) - 4.0f * in.sums[(first + 32 * j) / 16];
+            products += (float)((low | high << 4) - 32) * of_part;
+        }
+        return half_at(block + 108) * products;
+    }
+};
+
+// Scale and minimum of 32 numbers, 6 bits each.
+__device__ __forceinline__ void scale_and_minimum(const uint8_t* scales, int which, float& scale, float& minimum) {
+    if (which < 4) {
+        scale = (float)(scales[which] & 63);
+        minimum = (float)(scales[which + 4] & 63);
+    } else {
+        scale = (float)((scales[which + 4] & 15) | (scales[which - 4] >> 6) << 4);
+        minimum = (float)(scales[which + 4] >> 4 | (scales[which] >> 6) << 4);
+    }
+}
+
+// 4 bits, or 5 with one more for each number before them: 32 numbers in the low halves of 32 bytes, the next 32 in the high halves.
+template <int BYTES, bool FIFTH>
+struct Fours {
+    static constexpr int PIECE = 32;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)(piece / 8) * BYTES;
+        const int part = piece % 8, chunk = part / 2;
+        const Sixteen numbers = load_16(block + (FIFTH ? 48 : 16) + part * 16);
+        Sixteen low = bits(numbers, 0, NIBBLES), high = bits(numbers, 4, NIBBLES);
+        if constexpr (FIFTH) {
+            const Sixteen fifth = load_16(block + 16 + part % 2 * 16);
+            low = with(low, bits(fifth, 2 * chunk, BITS), 4);
+            high = with(high, bits(fifth, 2 * chunk + 1, BITS), 4);
+        }
+        const size_t first = (size_t)(piece / 8) * 256 + chunk * 64 + part % 2 * 16;
+        float scales[2], minima[2];
+        scale_and_minimum(block + 4, 2 * chunk, scales[0], minima[0]);
+        scale_and_minimum(block + 4, 2 * chunk + 1, scales[1], minima[1]);
+        const float products = scales[0] * scaled(low, in, first) + scales[1] * scaled(high, in, first + 32);
+        const float least = minima[0] * in.sums[first / 16] + minima[1] * in.sums[first / 16 + 2];
+        return half_at(block) * products - half_at(block + 2) * least;
+    }
+};
+using Q4K = Fours<144, false>;
+using Q5K = Fours<176, true>;
+
+struct Q6K {
+    static constexpr int PIECE = 32;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const uint8_t* const block = row + (size_t)(piece / 8) * 210;
+        const int half = piece / 4 % 2, quarter = piece % 4, part = quarter % 2, group = quarter / 2;
+        const Sixteen numbers = load_16_by_2(block + half * 64 + quarter * 16), upper = load_16_by_2(block + 128 + half * 32 + part * 16);
+        const Sixteen low = with(bits(numbers, 0, NIBBLES), bits(upper, 2 * group, PAIRS), 4);
+        const Sixteen high = with(bits(numbers, 4, NIBBLES), bits(upper, 2 * group + 4, PAIRS), 4);
+        const size_t first = (size_t)(piece / 8) * 256 + half * 128 + group * 32 + part * 16;
+        const int8_t* const scales = reinterpret_cast<const int8_t*>(block + 192) + half * 8 + group * 2 + part;
+        const float of_low = scaled(low, in, first) - 32.0f * in.sums[first / 16];
+        const float of_high = scaled(high, in, first + 64) - 32.0f * in.sums[first / 16 + 4];
+        return half_at(block + 208) * ((float)scales[0] * of_low + (float)scales[4] * of_high);
+    }
+};
+
+// Weights that are not quantised meet the input as it is.
+struct Singles {
+    static constexpr int PIECE = 1;
+    static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
+        return reinterpret_cast<const float*>(row)[i] * in.numbers[i];
+    }
+};
+struct Halves {
+    static constexpr int PIECE = 1;
+    static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
+        return to_float(reinterpret_cast<const half_t*>(row)[i]) * in.numbers[i];
+    }
+};
+struct Brains {
+    static constexpr int PIECE = 1;
+    static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
+        return float_of_bits((uint32_t)reinterpret_cast<const uint16_t*>(row)[i] << 16) * in.numbers[i];
+    }
+};
+
+// The product of a row with the input, in all lanes of the warp.
+template <class Kind>
+__device__ __forceinline__ float times_row(const uint8_t* row, const Inputs& in, uint32_t cols) {
+    const int pieces = (int)cols / Kind::PIECE;
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int i = threadIdx.x % LANES; i < pieces; i += LANES) {
+        sum += Kind::times(row, i, in);
+    }
+    return warp_sum(sum);
+}
+
+__device__ __forceinline__ float times_row(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
+    const uint8_t* const own = matrix.blocks + row * matrix.row_bytes;
+    switch (matrix.kind) {
+        case 0: return times_row<Singles>(own, in, cols);
+        case 1: return times_row<Halves>(own, in, cols);
+        case 2: return times_row<Brains>(own, in, cols);
+        case 3: return times_row<Q4_0>(own, in, cols);
+        case 4: return times_row<Q4_1>(own, in, cols);
+        case 5: return times_row<Q5_0>(own, in, cols);
+        case 6: return times_row<Q5_1>(own, in, cols);
+        case 7: return times_row<Q8_0>(own, in, cols);
+        case 8: return times_row<Q2K>(own, in, cols);
+        case 9: return times_row<Q3K>(own, in, cols);
+        case 10: return times_row<Q4K>(own, in, cols);
+        case 11: return times_row<Q5K>(own, in, cols);
+        default: return times_row<Q6K>(own, in, cols);
+    }
+}
+
+struct StepProducts {
+    Matrix matrices[3];  // those that are not there have no rows
+    Inputs in;
+    uint32_t cols;
+    uint32_t added;      // products are added to what is in `out`
+    float cap;           // above 0: cap * tanh(x / cap)
+};
+
+// block: 8 rows of all matrices
+KEPT_KERNEL(256, step_products, StepProducts) {
+    uint32_t row = blockIdx.x * 8 + threadIdx.x / LANES;
+    int which = 0;
+    while (which < 2 && row >= p.matrices[which].rows) {
+        row -= p.matrices[which].rows;
+        ++which;
+    }
+    const Matrix& matrix = p.matrices[which];
+    if (row >= matrix.rows) {
+        return;
+    }
+    float x = times_row(matrix, row, p.in, p.cols);
+    if (threadIdx.x % LANES == 0) {
+        x += matrix.bias != nullptr ? matrix.bias[row] : 0.0f;
+        x = p.cap > 0.0f ? p.cap * tanhf(x / p.cap) : x;
+        matrix.out[row] = p.added ? matrix.out[row] + x : x;
+    }
+}
+
+struct StepGated {
+    Matrix gate, up;  // `out` of both is not used
+    Inputs in, out;
+    uint32_t cols;
+    uint32_t gelu;    // 1: GELU (tanh), 0: SiLU
+};
+
+// block: 32 rows
+KEPT_KERNEL(256, step_gated, StepGated) {
+    KEPT_SHARED(memory);
+    float* const activated = reinterpret_cast<float*>(memory);  // [32]
+    const uint32_t first = blockIdx.x * LANES;
+    for (uint32_t i = threadIdx.x / LANES; i < LANES; i += blockDim.x / LANES) {
+        float both = 0.0f;
+        if (first + i < p.gate.rows) {
+            const float gate = times_row(p.gate, first + i, p.in, p.cols), up = times_row(p.up, first + i, p.in, p.cols);
+            const float x = p.gelu ? 0.5f * gate * (1.0f + tanhf(0.7978845608f * (gate + 0.044715f * gate * gate * gate)))
+                                   : gate / (1.0f + fast_exp(-gate));
+            both = x * up;
+        }
+        if (threadIdx.x % LANES == 0) {
+            activated[i] = both;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < LANES) {
+        put_inputs(p.out, first, activated[threadIdx.x], p.gate.rows);
+    }
+}

@@ -1,0 +1,148 @@
+//! [`Rates`]: what a card can do at most, measured on it: figures of a benchmark are shares of these.
+
+use std::time::Instant;
+
+use half::f16;
+use kept_kernels::{HeadShape, Scale};
+
+use crate::driver::{Address, Geometry};
+use crate::{AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention};
+
+/// Times that each is measured; the median counts.
+const RUNS: usize = 7;
+/// What a warp multiplies and adds in a round of `device/rates.cu`: eight products of 16 x 8 x 16.
+const OPERATIONS_OF_ROUND: u64 = 8 * 2 * 16 * 8 * 16;
+/// Blocks for each multiprocessor: as many warps as keep all of its tensor cores busy.
+const BLOCKS_EACH: u32 = 8;
+/// Warps of a block of `device/rates.cu`.
+const WARPS: u64 = 4;
+
+/// How much of everything is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct RatesOf {
+    /// Bytes that are copied.
+    pub copied: usize,
+    /// Rounds of products on the tensor cores.
+    pub rounds: u32,
+    /// Heads of the attention that is measured.
+    pub shape: HeadShape,
+    /// Positions before the rows that attend.
+    pub before: usize,
+    /// Rows that attend.
+    pub rows: usize,
+}
+
+impl RatesOf {
+    /// Enough for a graphics card's own speed, in a second or two: a quarter of a GiB, and the last chunk of 32K tokens of an 8B model's layer.
+    pub const CARD: Self = Self {
+        copied: 256 << 20,
+        rounds: 1 << 14,
+        shape: HeadShape {
+            q_heads: 32,
+            kv_heads: 8,
+            head_dim: 128,
+        },
+        before: 30_720,
+        rows: 2_048,
+    };
+}
+
+/// Speeds of a card.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Bytes a second of copies on the card, those read and those written.
+    pub copy: f64,
+    /// Operations a second of halves on the tensor cores, sums in f32.
+    pub matrix: f64,
+    /// Operations a second of attention over a prompt.
+    pub attention: f64,
+}
+
+/// `device/rates.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MatrixRateParameters {
+    out: Address,
+    rounds: u32,
+}
+
+impl Device {
+    /// Measures.
+    ///
+    /// # Errors
+    /// [`DeviceError`] when there is no room for it, or the device fails.
+    pub fn rates(&self, of: &RatesOf) -> Result<Rates, DeviceError> {
+        let from: Buffer<u8> = self.zeros(of.copied)?;
+        let mut to: Buffer<u8> = self.zeros(of.copied)?;
+        let copy = self.median(|| to.copy_from(0, &from, 0..of.copied))?;
+        drop((from, to));
+
+        let blocks = BLOCKS_EACH * self.facts().multiprocessors;
+        let out: Buffer<f32> = self.room((blocks * 128) as usize)?;
+        let parameters = MatrixRateParameters {
+            out: out.address(),
+            rounds: of.rounds,
+        };
+        let geometry = Geometry {
+            grid: [blocks, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: 0,
+        };
+        let matrix = self.median(|| {
+            // SAFETY: a number for each thread.
+            unsafe { self.launch("matrix_rate", geometry, &parameters) }
+        })?;
+        let multiplied = u64::from(blocks) * WARPS * u64::from(of.rounds) * OPERATIONS_OF_ROUND;
+
+        let attention = self.attention_seconds(of)?;
+        // Row i sees as many keys as stand before it, and its own.
+        let seen: u64 = (1..=of.rows as u64).map(|i| of.before as u64 + i).sum();
+        let attended = 4 * (of.shape.q_heads * of.shape.head_dim) as u64 * seen;
+        Ok(Rates {
+            copy: 2.0 * of.copied as f64 / copy,
+            matrix: multiplied as f64 / matrix,
+            attention: attended as f64 / attention,
+        })
+    }
+
+    fn attention_seconds(&self, of: &RatesOf) -> Result<f64, DeviceError> {
+        let RatesOf { shape, rows, .. } = *of;
+        let numbers = rows * shape.q_heads * shape.head_dim;
+        let layer = || -> Result<LayerRows, DeviceError> {
+            let rows = of.before + rows;
+            let mut layer = LayerRows::new(self, shape.kv_heads, rows, shape.head_dim)?;
+            layer.data_mut().clear()?;
+            Ok(layer)
+        };
+        let (keys, values) = (layer()?, layer()?);
+        let queries: Buffer<f16> = self.zeros(numbers)?;
+        let mut out = self.room(numbers)?;
+        let mut scratch = AttentionScratch::new(self, shape)?;
+        let task = PrefillAttention {
+            shape,
+            scale: Scale::from(1.0),
+            window: None,
+            queries: &queries,
+            rows,
+            first: of.before,
+            keys: &keys,
+            values: &values,
+        };
+        self.median(|| self.prefill_attention(&task, &mut scratch, &mut out, None))
+    }
+
+    /// Seconds of a run, the median of some after one to get warm.
+    fn median(&self, mut run: impl FnMut() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
+        run()?;
+        self.wait()?;
+        let mut seconds = [0.0; RUNS];
+        for seconds in &mut seconds {
+            let started = Instant::now();
+            run()?;
+            self.wait()?;
+            *seconds = started.elapsed().as_secs_f64();
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(seconds[RUNS / 2])
+    }
+}

@@ -1,0 +1,527 @@
+//! One token's step in few launches: `device/step.cu`, `device/step_products.cu` and the end of `device/decode_attention.cu`. What differs from token
+//! to token lies on the device, so that a step can be recorded once and run again ([`crate::Recorded`]).
+
+use candle_core::quantized::GgmlDType;
+use half::f16;
+
+use crate::driver::{Address, Geometry};
+use crate::kept::RowsParameters;
+use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, Weights};
+
+/// Most numbers that [`Device::largest`] finds.
+pub const MOST_CANDIDATES: usize = 64;
+/// Numbers that a block of `largest` looks through.
+const EACH: usize = 2048;
+/// Numbers that share a scale.
+const RUN: usize = 32;
+
+/// One row on its way into products: as it is, and rounded for quantised weights.
+pub struct RowInputs {
+    /// `[width]`
+    numbers: Buffer<f32>,
+    /// `[width]`, signed
+    bytes: Buffer<u8>,
+    /// `[width / 32]`
+    scales: Buffer<f32>,
+    /// `[width / 16]`
+    sums: Buffer<f32>,
+}
+
+/// `device/inputs.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct InputsParameters {
+    numbers: Address,
+    bytes: Address,
+    scales: Address,
+    sums: Address,
+}
+
+impl InputsParameters {
+    pub(crate) const NONE: Self = Self {
+        numbers: 0,
+        bytes: 0,
+        scales: 0,
+        sums: 0,
+    };
+}
+
+impl RowInputs {
+    /// Room for `width` numbers.
+    pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            numbers: device.room(width)?,
+            bytes: device.room(width)?,
+            scales: device.room(width.div_ceil(RUN))?,
+            sums: device.room(width.div_ceil(RUN / 2))?,
+        })
+    }
+
+    /// The row as it is, `[width]`.
+    pub fn numbers(&self) -> &Buffer<f32> {
+        &self.numbers
+    }
+
+    /// The row as it is; [`Device::step_inputs`] rounds what was written.
+    pub fn numbers_mut(&mut self) -> &mut Buffer<f32> {
+        &mut self.numbers
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.numbers.bytes() + self.bytes.bytes() + self.scales.bytes() + self.sums.bytes()
+    }
+
+    pub(crate) fn width(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(crate) fn parameters(&self) -> InputsParameters {
+        InputsParameters {
+            numbers: self.numbers.address(),
+            bytes: self.bytes.address(),
+            scales: self.scales.address(),
+            sums: self.sums.address(),
+        }
+    }
+}
+
+/// `device/step_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MatrixParameters {
+    blocks: Address,
+    bias: Address,
+    out: Address,
+    row_bytes: u64,
+    rows: u32,
+    kind: u32,
+}
+
+impl MatrixParameters {
+    const NONE: Self = Self {
+        blocks: 0,
+        bias: 0,
+        out: 0,
+        row_bytes: 0,
+        rows: 0,
+        kind: 0,
+    };
+
+    fn of(weights: &Weights, bias: Address, out: Address) -> Self {
+        let kind = match weights.kind() {
+            GgmlDType::F32 => 0,
+            GgmlDType::F16 => 1,
+            GgmlDType::BF16 => 2,
+            GgmlDType::Q4_0 => 3,
+            GgmlDType::Q4_1 => 4,
+            GgmlDType::Q5_0 => 5,
+            GgmlDType::Q5_1 => 6,
+            GgmlDType::Q8_0 => 7,
+            GgmlDType::Q2K => 8,
+            GgmlDType::Q3K => 9,
+            GgmlDType::Q4K => 10,
+            GgmlDType::Q5K => 11,
+            GgmlDType::Q6K => 12,
+            other => unreachable!("weights of kind {other:?} are refused when they come"),
+        };
+        Self {
+            blocks: weights.data().address(),
+            bias,
+            out,
+            row_bytes: weights.row_bytes() as u64,
+            rows: weights.rows() as u32,
+            kind,
+        }
+    }
+}
+
+/// `device/step_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ProductsParameters {
+    matrices: [MatrixParameters; 3],
+    inputs: InputsParameters,
+    cols: u32,
+    added: u32,
+    cap: f32,
+}
+
+/// `device/step_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GatedParameters {
+    gate: MatrixParameters,
+    up: MatrixParameters,
+    inputs: InputsParameters,
+    out: InputsParameters,
+    cols: u32,
+    gelu: u32,
+}
+
+/// `device/step.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct NormParameters {
+    residual: Address,
+    added: Address,
+    post: Address,
+    weight: Address,
+    out: InputsParameters,
+    width: u32,
+    eps: f32,
+}
+
+/// `device/step.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RoundParameters {
+    of: InputsParameters,
+    width: u32,
+}
+
+/// `device/step.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HeadsParameters {
+    q: Address,
+    k: Address,
+    v: Address,
+    q_norm: Address,
+    k_norm: Address,
+    cos: Address,
+    sin: Address,
+    position: Address,
+    targets: Address,
+    queries: Address,
+    keys: RowsParameters,
+    values: RowsParameters,
+    q_heads: u32,
+    kv_heads: u32,
+    dim: u32,
+    rope_dim: u32,
+    neighbours: u32,
+    narrow: u32,
+    kind: u32,
+    eps: f32,
+}
+
+/// `device/step.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LargestParameters {
+    x: Address,
+    ids: Address,
+    values: Address,
+    places: Address,
+    count: u32,
+    each: u32,
+    most: u32,
+}
+
+/// What a product of one row becomes: the matrix, what is added to its products, and where they go, `[rows]` both.
+pub type RowProduct<'a> = (&'a Weights, Option<&'a Buffer<f32>>, &'a mut Buffer<f32>);
+
+/// Projected heads of one row, to be made ready: queries for attention, keys and values in the cache.
+pub struct StepHeads<'a> {
+    /// `[q_heads, dim]`, with their bias
+    pub q: &'a Buffer<f32>,
+    /// `[kv_heads, dim]`, with their bias
+    pub k: &'a Buffer<f32>,
+    /// `[kv_heads, dim]`, with their bias
+    pub v: &'a Buffer<f32>,
+    /// `[dim]`: each query is normed.
+    pub q_norm: Option<&'a Buffer<f32>>,
+    /// `[dim]`: each key is normed.
+    pub k_norm: Option<&'a Buffer<f32>>,
+    /// Of these norms.
+    pub eps: f32,
+    /// RoPE, if the layer has any.
+    pub angles: Option<Angles<'a>>,
+}
+
+/// Where one row's keys and values go, in [`StepHeads`].
+pub(crate) struct StepTarget<'a> {
+    pub(crate) keys: &'a KeptRows,
+    pub(crate) values: &'a KeptRows,
+    /// `[kv_heads]`: on the device, rows of the cache.
+    pub(crate) targets: &'a Buffer<u32>,
+    /// `[1]`: on the device, where the row stands.
+    pub(crate) position: &'a Buffer<u32>,
+    /// Positions are below.
+    pub(crate) reach: usize,
+}
+
+/// Memory of [`Device::largest`].
+pub struct Candidates {
+    /// `[blocks, MOST_CANDIDATES]`: bits of numbers.
+    values: Buffer<u32>,
+    /// `[blocks, MOST_CANDIDATES]`
+    places: Buffer<u32>,
+    count: usize,
+}
+
+impl Candidates {
+    /// For `count` numbers.
+    pub fn new(device: &Device, count: usize) -> Result<Self, DeviceError> {
+        let room = count.div_ceil(EACH) * MOST_CANDIDATES;
+        Ok(Self {
+            values: device.room(room)?,
+            places: device.room(room)?,
+            count,
+        })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.values.bytes() + self.places.bytes()
+    }
+}
+
+impl Device {
+    /// Adds to `residual [width]` what is still to be added, normed by the second buffer if there is one; then norms it into `out`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn step_norm(
+        &self,
+        residual: &mut Buffer<f32>,
+        added: Option<(&Buffer<f32>, Option<&Buffer<f32>>)>,
+        (weight, eps): (&Buffer<f32>, f32),
+        out: &mut RowInputs,
+    ) -> Result<(), DeviceError> {
+        let width = weight.len();
+        let post = added.and_then(|(_, post)| post);
+        assert!(
+            residual.len() >= width
+                && out.width() >= width
+                && added.is_none_or(|(added, _)| added.len() >= width)
+                && post.is_none_or(|post| post.len() == width),
+            "residual, added, post and out are [width {width}]"
+        );
+        let parameters = NormParameters {
+            residual: residual.address(),
+            added: added.map_or(0, |(added, _)| added.address()),
+            post: post.map_or(0, Buffer::address),
+            weight: weight.address(),
+            out: out.parameters(),
+            width: width as u32,
+            eps,
+        };
+        let geometry = Geometry {
+            grid: [1, 1, 1],
+            block: [1024, 1, 1],
+            shared_bytes: 2 * 32 * 4,
+        };
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe { self.launch("step_norm", geometry, &parameters) }
+    }
+
+    /// Rounds the numbers of `row`.
+    pub fn step_inputs(&self, row: &mut RowInputs) -> Result<(), DeviceError> {
+        let width = row.width();
+        let parameters = RoundParameters {
+            of: row.parameters(),
+            width: width as u32,
+        };
+        let geometry = Geometry {
+            grid: [width.div_ceil(256) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: a row's own buffers.
+        unsafe { self.launch("step_inputs", geometry, &parameters) }
+    }
+
+    /// Multiplies `inputs` with up to three matrices in one launch; products are `added` to what is there, or replace it. With a cap they become
+    /// `cap * tanh(x / cap)`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn step_products(
+        &self,
+        products: &mut [RowProduct<'_>],
+        inputs: &RowInputs,
+        (added, cap): (bool, Option<f32>),
+    ) -> Result<(), DeviceError> {
+        let cols = products.first().map_or(0, |(weights, ..)| weights.cols());
+        let mut matrices = [MatrixParameters::NONE; 3];
+        assert!(
+            products.len() <= matrices.len() && inputs.width() >= cols,
+            "up to three matrices of [.., cols {cols}]"
+        );
+        let mut rows = 0;
+        for (matrix, (weights, bias, out)) in matrices.iter_mut().zip(products) {
+            assert!(
+                weights.cols() == cols
+                    && out.len() >= weights.rows()
+                    && bias.is_none_or(|bias| bias.len() == weights.rows()),
+                "out and bias are [rows {}]",
+                weights.rows()
+            );
+            *matrix = MatrixParameters::of(weights, bias.map_or(0, Buffer::address), out.address());
+            rows += weights.rows();
+        }
+        let parameters = ProductsParameters {
+            matrices,
+            inputs: inputs.parameters(),
+            cols: cols as u32,
+            added: u32::from(added),
+            cap: cap.unwrap_or(0.0),
+        };
+        let geometry = Geometry {
+            grid: [rows.div_ceil(8) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe { self.launch("step_products", geometry, &parameters) }
+    }
+
+    /// `out = activation(inputs * gate^T) * (inputs * up^T)`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn step_gated(
+        &self,
+        activation: Activation,
+        (gate, up): (&Weights, &Weights),
+        inputs: &RowInputs,
+        out: &mut RowInputs,
+    ) -> Result<(), DeviceError> {
+        let (rows, cols) = (gate.rows(), gate.cols());
+        assert!(
+            (up.rows(), up.cols()) == (rows, cols) && inputs.width() >= cols && out.width() >= rows,
+            "gate and up are [rows {rows}, cols {cols}]"
+        );
+        let parameters = GatedParameters {
+            gate: MatrixParameters::of(gate, 0, 0),
+            up: MatrixParameters::of(up, 0, 0),
+            inputs: inputs.parameters(),
+            out: out.parameters(),
+            cols: cols as u32,
+            gelu: u32::from(activation == Activation::Gelu),
+        };
+        let geometry = Geometry {
+            grid: [rows.div_ceil(RUN) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: (RUN * 4) as u32,
+        };
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe { self.launch("step_gated", geometry, &parameters) }
+    }
+
+    /// # Safety
+    /// On the device, targets are rows of the cache and the position is below the reach.
+    pub(crate) unsafe fn step_heads(
+        &self,
+        heads: &StepHeads<'_>,
+        target: &StepTarget<'_>,
+        queries: &mut Buffer<f16>,
+    ) -> Result<(), DeviceError> {
+        let dim = target.keys.head_dim();
+        let (q_heads, kv_heads) = (heads.q.len() / dim, heads.k.len() / dim);
+        let norms = [heads.q_norm, heads.k_norm];
+        assert!(
+            heads.q.len() == q_heads * dim
+                && heads.k.len() == kv_heads * dim
+                && heads.v.len() == kv_heads * dim
+                && queries.len() >= q_heads * dim
+                && target.values.head_dim() == dim
+                && target.targets.len() >= kv_heads
+                && !target.position.is_empty()
+                && norms.iter().flatten().all(|norm| norm.len() == dim),
+            "q and queries are [q_heads, dim {dim}], k and v [kv_heads, dim]"
+        );
+        assert_eq!(
+            (target.keys.kind, target.keys.narrow),
+            (target.values.kind, target.values.narrow),
+            "keys and values are of one kind"
+        );
+        if let Some(angles) = &heads.angles {
+            angles.check(target.reach, dim);
+        }
+        let angles = heads.angles.as_ref();
+        let parameters = HeadsParameters {
+            q: heads.q.address(),
+            k: heads.k.address(),
+            v: heads.v.address(),
+            q_norm: heads.q_norm.map_or(0, Buffer::address),
+            k_norm: heads.k_norm.map_or(0, Buffer::address),
+            cos: angles.map_or(0, |a| a.cos.address()),
+            sin: angles.map_or(0, |a| a.sin.address()),
+            position: target.position.address(),
+            targets: target.targets.address(),
+            queries: queries.address(),
+            keys: target.keys.parameters(),
+            values: target.values.parameters(),
+            q_heads: q_heads as u32,
+            kv_heads: kv_heads as u32,
+            dim: dim as u32,
+            rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
+            neighbours: angles.map_or(0, |a| a.neighbours()),
+            narrow: target.keys.narrow as u32,
+            kind: target.keys.kind.number(),
+            eps: heads.eps,
+        };
+        let geometry = Geometry {
+            grid: [(q_heads + 2 * kv_heads).div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        unsafe { self.launch("step_heads", geometry, &parameters) }
+    }
+
+    /// Writes the `most` largest of `x` in their order: bits of the numbers to `values [most]`, their places to `places [most]`, of equal ones the
+    /// first. NaN stands before all others; where there are no more the number is minus infinity.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn largest(
+        &self,
+        x: &Buffer<f32>,
+        most: usize,
+        scratch: &mut Candidates,
+        (values, places): (&mut Buffer<u32>, &mut Buffer<u32>),
+    ) -> Result<(), DeviceError> {
+        let count = x.len();
+        assert!(
+            (1..=MOST_CANDIDATES).contains(&most)
+                && count == scratch.count
+                && values.len() >= most
+                && places.len() >= most,
+            "values and places are [most {most}]"
+        );
+        let blocks = count.div_ceil(EACH);
+        let first = LargestParameters {
+            x: x.address(),
+            ids: 0,
+            values: scratch.values.address(),
+            places: scratch.places.address(),
+            count: count as u32,
+            each: EACH as u32,
+            most: most as u32,
+        };
+        let left = blocks * most;
+        let last = LargestParameters {
+            x: scratch.values.address(),
+            ids: scratch.places.address(),
+            values: values.address(),
+            places: places.address(),
+            count: left as u32,
+            each: left as u32,
+            ..first
+        };
+        let geometry = |blocks: usize, each: usize| Geometry {
+            grid: [blocks as u32, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: ((2 * 8 + each) * 4) as u32,
+        };
+        // SAFETY: lengths were checked; what is written is borrowed for it.
+        unsafe {
+            self.launch("largest", geometry(blocks, EACH.min(count)), &first)?;
+            self.launch("largest", geometry(1, left), &last)
+        }
+    }
+}

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""What a graphics card does with Kept, as shares of what it can do at most; medians of runs that take turns.
+
+bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--device cuda:0]      (scripts/bench-gpu calls it)
+
+1. What the card can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
+2. Answering: an 8B and a 1B model in Q4_K_M after 2K tokens, as a share of the copy bandwidth; the 8B after 128K tokens with 2,048 rows, and beside
+   the full cache after 32K and 128K tokens, with the ratio of the bytes that a token moves.
+3. The time to the first token after 8K, 32K and 128K tokens, the share of it that selecting takes, and the card's memory at the worst moment: as the
+   ledger knew it before, and as the driver says.
+
+What does not fit the card is said and left out. Writes FOLDER/gpu.json and FOLDER/gpu.md, and prints the latter.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+LARGE, SMALL, ROWS = "llama-8b-q4_k_m", "llama-1b-q4_k_m", 2048
+READ = [8192, 32768, 131072]
+
+
+class Bench:
+    def __init__(self, options):
+        self.o = options
+        self.left_out = []
+
+    def run(self, *arguments):
+        """The JSON of one `kept bench`, or None where the card has no room for it."""
+        command = [self.o.kept, "bench", "--json", "--device", self.o.device, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        said = done.stderr.strip().splitlines()
+        said = said[-1] if said else f"code {done.returncode}"
+        # A card that is too small is one sentence; anything else ends the benchmark.
+        if "more are needed" not in said and "needs" not in said:
+            sys.exit(f"{' '.join(command)}: {said}")
+        self.left_out.append(f"{' '.join(command[2:])}: {said}")
+        return None
+
+    def together(self, points):
+        """Medians over runs that take turns: `points` is {name: arguments}."""
+        found = {name: [] for name in points}
+        for _ in range(self.o.runs):
+            for name, arguments in points.items():
+                if found[name] is None:
+                    continue
+                report = self.run(*arguments)
+                if report is None:
+                    found[name] = None
+                else:
+                    found[name].append(report)
+        return {name: reports and middle(reports) for name, reports in found.items()}
+
+
+def middle(reports):
+    """The first report, with the median in place of every number that is measured."""
+    out = dict(reports[0])
+    for key, value in out.items():
+        if isinstance(value, float):
+            out[key] = statistics.median(report[key] for report in reports)
+    if out.get("card_bytes"):
+        out["card_bytes"] = [max(report["card_bytes"][i] for report in reports) for i in range(2)]
+    return out
+
+
+def gib(number):
+    return f"{number / 2**30:.2f} GiB"
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--kept", required=True)
+    a.add_argument("--folder", required=True)
+    a.add_argument("--device", default="cuda:0")
+    a.add_argument("--runs", type=int, default=3)
+    a.add_argument("--quick", action="store_true", help="the smallest model and short prompts, once: whether the benchmark itself works")
+    o = a.parse_args()
+    sys.dont_write_bytecode = True
+    import bench_models
+
+    large, small, lengths = (("toy-q4_k_m", "toy-q4_k_m", [512]) if o.quick else (LARGE, SMALL, READ))
+    o.runs = 1 if o.quick else o.runs
+    folder = pathlib.Path(o.folder)
+    models = {name: bench_models.model(folder, name) for name in (large, small)}
+    bench = Bench(o)
+    rates = bench.run("--bandwidth")
+    on_cpu = o.device == "cpu"
+    copy = rates["copy_gbs"]
+
+    def answer(name, after, method="snapkv", budget=ROWS):
+        budget = ["--budget", budget] if budget else []
+        return ["--model", models[name], "--after", after, "--decode-tokens", 32 if o.quick else 128, "--method", method, *budget]
+
+    far, near = (512, 256) if o.quick else (131072, 2048)
+    middle_far = 384 if o.quick else 32768
+    answers = bench.together(
+        {
+            "large near": answer(large, near, "full", None),
+            "small near": answer(small, near, "full", None),
+            "large far": answer(large, far),
+            "full middle": answer(large, middle_far, "full", None),
+            "full far": answer(large, far, "full", None),
+        }
+    )
+    reads = bench.together({n: ["--model", models[large], "--prompt-tokens", n, "--decode-tokens", 8, "--method", "snapkv", "--budget", min(ROWS, n)] for n in lengths})
+
+    text = [f"# {rates.get('card', 'the processor')}", "", f"Copies {copy:.1f} GB/s (read and written)."]
+    if not on_cpu:
+        share = rates["attention_tflops"] / rates["matrix_tflops"]
+        text[-1] += f" Products of halves {rates['matrix_tflops']:.1f} TFLOP/s; attention over a prompt at 32K {rates['attention_tflops']:.1f} TFLOP/s, {share:.0%} of it (wanted: 60 %)."
+    text += ["", "| answering | tokens/s | GB/s | of copies | wanted |", "| --- | --- | --- | --- | --- |"]
+    rows = [
+        ("large near", f"{large} after {near:,} tokens", "85 %"),
+        ("small near", f"{small} after {near:,} tokens", "70 %"),
+        ("large far", f"{large} after {far:,} tokens with {ROWS:,} rows", f"within 5 % of {near:,} tokens"),
+        ("full middle", f"{large} after {middle_far:,} tokens, all rows", ""),
+        ("full far", f"{large} after {far:,} tokens, all rows", ""),
+    ]
+    for name, what, wanted in rows:
+        report = answers[name]
+        if report:
+            text.append(f"| {what} | {report['decode_tokens_per_second']:.1f} | {report['bandwidth_gbs']:.1f} | {report['bandwidth_gbs'] / copy:.0%} | {wanted} |")
+    compact = answers["large far"]
+    for name, what in (("full middle", middle_far), ("full far", far)):
+        full = answers[name]
+        if full and compact:
+            speed = compact["decode_tokens_per_second"] / full["decode_tokens_per_second"]
+            moved = full["bytes_per_token"] / compact["bytes_per_token"]
+            text += ["", f"{ROWS:,} rows against all of {what:,} tokens: {speed:.2f} times the speed, with {moved:.2f} times fewer bytes a token."]
+    text += ["", "| reading | first token | tokens/s | selecting | taken of the card | expected | apart |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for n, report in reads.items():
+        if report:
+            selecting = report["select_seconds"] / report["prefill_seconds"]
+            expected, taken = report["card_bytes"] or (report["ledger_peak_bytes"], report["peak_bytes"])
+            text.append(
+                f"| {n:,} tokens | {report['first_token_seconds']:.2f} s | {report['prefill_tokens_per_second']:.0f} | {selecting:.2%} "
+                f"| {gib(taken)} | {gib(expected)} | {abs(taken - expected) / expected:.1%} |"
+            )
+    if bench.left_out:
+        text += ["", "Left out, for want of memory:", *[f"- {what}" for what in bench.left_out]]
+    text = "\n".join(text) + "\n"
+    (folder / "gpu.json").write_text(json.dumps({"rates": rates, "answers": answers, "reads": reads, "left_out": bench.left_out}, indent=1))
+    (folder / "gpu.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
