@@ -20,10 +20,19 @@ pub struct Dialog {
 }
 
 impl Dialog {
-    /// Opens it and waits for it: its number on the display.
+    /// Opens it and waits for it: its number on the display. Now and then one never comes:
+    /// then the button is pressed again.
     pub fn open(self, app: &App<'_>) -> String {
         app.click(self.button);
-        app.until("the dialog is there", |app| self.number(app))
+        let mut pressed = Instant::now();
+        app.until("the dialog is there", |app| {
+            let number = self.number(app);
+            if number.is_none() && pressed.elapsed() > 3 * TAKES {
+                app.click(self.button);
+                pressed = Instant::now();
+            }
+            number
+        })
     }
 
     /// Sends it away, as with the escape key.
