@@ -72,6 +72,15 @@ impl Numbers {
     }
 }
 
+impl Drop for Vault {
+    /// As [`super::write::Locked`]: a process that is being started may hold the handle a while longer.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::warn!(%error, "the lock of a vault could not be released");
+        }
+    }
+}
+
 impl Vault {
     /// Opens the vault at `path`, which must be that of `key`. Its footer is checked now, each layer when it is used.
     ///

@@ -21,14 +21,27 @@ fn private() -> OpenOptions {
     options
 }
 
+/// A lock on a file. It is released by its own word: closing the file leaves it with a process that another thread is starting
+/// right now, which holds a copy of the handle until its own program begins.
+#[derive(Debug)]
+pub(super) struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "a lock of the vaults could not be released");
+        }
+    }
+}
+
 /// Takes the lock for writing the vault `target` of `key`; `None` where another process has it.
-pub(super) fn lock(target: &Path, key: &VaultKey) -> Result<Option<File>, VaultError> {
+pub(super) fn lock(target: &Path, key: &VaultKey) -> Result<Option<Locked>, VaultError> {
     let path = target.with_file_name(key.lock_name());
     let mut options = private();
     let options = options.write(true).create(true).truncate(false);
     let file = options.open(&path).map_err(VaultError::io(&path))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Locked(file))),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(VaultError::io(&path)(error)),
     }
@@ -41,7 +54,7 @@ pub struct VaultWriter {
     /// The file in the making.
     part: PathBuf,
     /// Held as long as this process writes; a lock on `part` itself would move to the finished vault with its name.
-    _lock: File,
+    _lock: Locked,
     /// What it will be called.
     target: PathBuf,
     shape: VaultShape,

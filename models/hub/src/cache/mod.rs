@@ -57,7 +57,17 @@ pub struct HubFile {
 /// A lock on one blob, released when dropped (or when the process ends, however it ends).
 #[derive(Debug)]
 pub struct BlobLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for BlobLock {
+    /// Closing the file alone would not do: a process that another thread is starting right now holds a copy of its handle, and
+    /// with it the lock, until that process's own program begins.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::warn!(%error, "a lock of the hub's cache could not be released");
+        }
+    }
 }
 
 impl HubCache {
@@ -153,7 +163,7 @@ impl HubCache {
                 .open(&path)
                 .map_err(HubError::on_disk(&path, "written"))?;
             match lock.try_lock() {
-                Ok(()) if still_named(&lock, &path) => return Ok(BlobLock { _file: lock }),
+                Ok(()) if still_named(&lock, &path) => return Ok(BlobLock { file: lock }),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     return Err(HubError::Locked {
@@ -372,6 +382,17 @@ mod tests {
         );
         drop(held);
         cache.lock(&file).unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_released_although_a_starting_process_has_its_handle() {
+        let file = file("model.gguf");
+        let (_folder, cache) = cache_with_blob(&file);
+        let held = cache.lock(&file).unwrap();
+        let copy = held.file.try_clone().unwrap();
+        drop(held);
+        cache.lock(&file).unwrap();
+        drop(copy);
     }
 
     #[test]
