@@ -61,9 +61,11 @@ impl MemoryLedger {
         }
     }
 
-    /// Bytes that a prompt of `tokens` tokens takes: an id, a range of bytes and a vote for each.
+    /// Bytes that a prompt of `tokens` tokens takes: an id, twice (the tokenizer remembers the document's), a range of bytes and a
+    /// vote for each.
     pub(crate) fn prompt_bytes(tokens: usize) -> u64 {
-        (tokens * (size_of::<u32>() + size_of::<std::ops::Range<u32>>() + size_of::<f32>())) as u64
+        let id = 2 * size_of::<u32>();
+        (tokens * (id + size_of::<std::ops::Range<u32>>() + size_of::<f32>())) as u64
     }
 }
 

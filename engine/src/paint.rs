@@ -24,7 +24,7 @@ pub fn runs(text: &str, prompt: &Prompt, map: &RetentionMap) -> Vec<Run> {
     let shares = map.shares();
     let mut runs: Vec<Run> = Vec::new();
     let document = &shares[prompt.document.clone()];
-    for (span, &share) in prompt.spans.iter().zip(document) {
+    for (span, &share) in prompt.spans().iter().zip(document) {
         let (start, mut end) = (span.start as usize, span.end as usize);
         while end < text.len() && !text.is_char_boundary(end) {
             end += 1;
@@ -72,7 +72,10 @@ fn split_last_character(text: &str, run: &mut Run, share: f32) -> Option<Run> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use kept_models::TokenizedText;
     use kept_policies::{Pos, Retention};
 
     fn painted(text: &str, ends: &[u32], kept: &[u32]) -> Vec<Run> {
@@ -86,7 +89,10 @@ mod tests {
             ids: vec![0; n],
             document: 1..n - 1,
             question: n - 1..n,
-            spans,
+            text: Arc::new(TokenizedText {
+                ids: vec![0; n - 2],
+                spans,
+            }),
         };
         let mut map = RetentionMap::new(n, 1);
         map.push(&Retention::Keep(vec![

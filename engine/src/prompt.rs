@@ -12,6 +12,7 @@
 //! (`policies/src/window.rs`).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
@@ -50,8 +51,8 @@ pub struct Prompt {
     pub document: Range<usize>,
     /// Positions of the question's tokens.
     pub question: Range<usize>,
-    /// One byte range of the document's text per document token, in order, without gaps.
-    pub spans: Vec<Range<u32>>,
+    /// The document's tokens with their bytes, shared with the tokenizer, which remembers them.
+    pub(crate) text: Arc<TokenizedText>,
 }
 
 /// Stand for the document and the question while the template is rendered. Private-use characters: no template changes them.
@@ -138,12 +139,9 @@ impl Prompt {
             ids.push(bos);
         }
         ids.extend(opening);
-        let TokenizedText {
-            ids: document_ids,
-            spans,
-        } = tokenizer.encode_after(document, space);
-        let document_range = ids.len()..ids.len() + document_ids.len();
-        ids.extend(document_ids);
+        let text = tokenizer.encode_document(document, space);
+        let document_range = ids.len()..ids.len() + text.ids.len();
+        ids.extend_from_slice(&text.ids);
         let (between, space) = tokenizer.before(&frame.between, true);
         ids.extend(tokenizer.encode_template(between, true));
         let question_ids = tokenizer.encode_after(question, space).ids;
@@ -154,7 +152,7 @@ impl Prompt {
             ids,
             document: document_range,
             question: question_range,
-            spans,
+            text,
         })
     }
 
@@ -190,6 +188,11 @@ impl Prompt {
         }
         let have = format!("{} tokens", self.len());
         too_long(model, document, have, around).map(Some)
+    }
+
+    /// One byte range of the document's text per document token, in order, without gaps.
+    pub fn spans(&self) -> &[Range<u32>] {
+        &self.text.spans
     }
 
     /// Tokens of the whole prompt.
@@ -231,7 +234,7 @@ impl Prompt {
     /// Bytes of the document that the token at `position` stands for, if it belongs to the document.
     pub fn span(&self, position: usize) -> Option<Range<usize>> {
         self.document.contains(&position).then(|| {
-            let span = &self.spans[position - self.document.start];
+            let span = &self.spans()[position - self.document.start];
             span.start as usize..span.end as usize
         })
     }

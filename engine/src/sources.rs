@@ -50,7 +50,7 @@ pub(crate) fn sources(document: &Document, prompt: &Prompt, votes: &Votes) -> Ve
         return Vec::new();
     }
     let mut passages: Vec<(Range<usize>, f32)> = Vec::new();
-    for (span, &vote) in prompt.spans.iter().zip(per_token) {
+    for (span, &vote) in prompt.spans().iter().zip(per_token) {
         if vote <= 0.0 {
             continue;
         }

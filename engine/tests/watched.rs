@@ -48,7 +48,7 @@ impl Watch for Heard {
     fn prompt(&mut self, prompt: &Prompt) {
         self.document = prompt.document.clone();
         let document = std::fs::read_to_string(assets("sample.txt")).unwrap();
-        let ends = ends16(&document, &prompt.spans);
+        let ends = ends16(&document, prompt.spans());
         assert_eq!(
             ends.last().map(|&end| end as usize),
             Some(document.encode_utf16().count())

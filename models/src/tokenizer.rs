@@ -14,6 +14,9 @@
 //! Not here: chat templates, and how a stretch of text is merged (`byte_level.rs`, `sentencepiece.rs`).
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
 
 use crate::ModelError;
 use crate::byte_level::ByteLevel;
@@ -40,7 +43,18 @@ pub struct Tokenizer {
     merging: Merging,
     marks: Marks,
     add_bos: bool,
+    last: Mutex<Option<LastDocument>>,
 }
+
+/// The last document that was encoded, for the next question about it.
+struct LastDocument {
+    text: [u8; 32],
+    space: bool,
+    tokens: Arc<TokenizedText>,
+}
+
+/// Bytes of a document whose tokens are remembered, at most: a long book's. They take about as much.
+const REMEMBERED: usize = 4 << 20;
 
 /// How a stretch of text becomes tokens.
 enum Merging {
@@ -80,6 +94,7 @@ impl Tokenizer {
             marks: Marks::read(gguf, &vocabulary, script)?,
             vocabulary,
             merging,
+            last: Mutex::default(),
         })
     }
 
@@ -117,6 +132,32 @@ impl Tokenizer {
             .collect();
         debug_assert_eq!(start as usize, text.len(), "spans tile the text");
         TokenizedText { ids, spans }
+    }
+
+    /// [`Self::encode_after`] of a document, which is asked about more than once: the tokens of the last one are remembered.
+    ///
+    /// # Panics
+    /// When the text is longer than `u32::MAX` bytes.
+    pub fn encode_document(&self, text: &str, space: bool) -> Arc<TokenizedText> {
+        if text.len() > REMEMBERED {
+            return Arc::new(self.encode_after(text, space));
+        }
+        let print: [u8; 32] = Sha256::digest(text).into();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = &*last
+            && (last.text, last.space) == (print, space)
+        {
+            return Arc::clone(&last.tokens);
+        }
+        // Never two of them at once.
+        *last = None;
+        let tokens = Arc::new(self.encode_after(text, space));
+        *last = Some(LastDocument {
+            text: print,
+            space,
+            tokens: Arc::clone(&tokens),
+        });
+        tokens
     }
 
     /// How a template's text that ends where a text begins is to be encoded, and whether a space goes before that text.

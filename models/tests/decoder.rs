@@ -280,20 +280,29 @@ fn rotated(x: &[f32], pos: usize, config: &Config, divisor: impl Fn(usize) -> f6
 }
 
 fn check_rope(config: &Config, divisor: impl Fn(usize) -> f64 + Copy) {
-    const POSITIONS: usize = 40;
+    const POSITIONS: usize = 200;
     let table = RopeTable::new(config, POSITIONS);
     assert_eq!(table.bytes(), (POSITIONS * config.rope.dims * 4) as u64);
+    for position in 0..POSITIONS {
+        let (mut cos, mut sin) = (vec![0.0; table.pairs()], vec![0.0; table.pairs()]);
+        table.fill(position, &mut cos, &mut sin);
+        assert_eq!(
+            (table.cos(position), table.sin(position)),
+            (&cos[..], &sin[..])
+        );
+    }
     let width = 2 * config.head_dim;
     let x: Vec<f32> = (0..3 * width).map(|i| (i as f32 * 0.37).sin()).collect();
     let mut rows = x.clone();
-    table.rotate_rows(&mut rows, 2, 30);
+    // Across two multiples of what positions are sums of.
+    table.rotate_rows(&mut rows, 2, 126);
     for (row, x) in x.chunks(width).enumerate() {
-        let expected = rotated(x, 30 + row, config, divisor);
+        let expected = rotated(x, 126 + row, config, divisor);
         let mut one = x.to_vec();
-        table.rotate_at(&mut one, 30 + row);
+        table.rotate_at(&mut one, 126 + row);
         assert_eq!(one, rows[row * width..][..width]);
         assert!(relative_distance(&one, &expected) < 1e-6);
-        table.unrotate_at(&mut one, 30 + row);
+        table.unrotate_at(&mut one, 126 + row);
         assert!(relative_distance(&one, x) < 1e-6);
         // Beyond the table, where f32 angles would be off by thousandths.
         let (mut cos, mut sin) = (vec![0.0; table.pairs()], vec![0.0; table.pairs()]);

@@ -1,6 +1,7 @@
 //! Text to tokens and back.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use kept_models::testing::{CONTROL, MetaValue, TinyLlama};
 use kept_models::{Message, Model, ModelError, StreamDecoder, Tokenizer};
@@ -66,6 +67,24 @@ fn spans_tile_the_text_and_bytes_are_the_texts_own() {
             assert_eq!(end as usize, text.len(), "{pre} {text:?}");
         }
     }
+}
+
+#[test]
+fn the_last_document_is_tokenised_once() {
+    let model = small("smollm");
+    let tokenizer = model.tokenizer().unwrap();
+    let first = tokenizer.encode_document("Hello world", false);
+    assert_eq!(*first, tokenizer.encode_after("Hello world", false));
+    let again = tokenizer.encode_document("Hello world", false);
+    assert!(Arc::ptr_eq(&first, &again));
+    let other = tokenizer.encode_document("Hello worlds", false);
+    assert_eq!(*other, tokenizer.encode_after("Hello worlds", false));
+    let back = tokenizer.encode_document("Hello world", false);
+    assert_eq!(first, back);
+    assert!(!Arc::ptr_eq(&first, &back), "one at a time");
+    let spaced = tokenizer.encode_document("Hello world", true);
+    assert_eq!(*spaced, tokenizer.encode_after("Hello world", true));
+    assert!(!Arc::ptr_eq(&back, &spaced));
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn no_document_and_no_question_can_write_a_mark() {
                 );
             }
             let mut end = 0;
-            for span in &attacked.spans {
+            for span in attacked.spans() {
                 assert_eq!(span.start, end, "{template} {family}");
                 end = span.end;
             }

@@ -187,6 +187,13 @@ impl Gather<'_> {
                 &mut target.head_mut(head)[..kept.len() * dim],
             );
         }
+        if self.leaves_as_they_are(&side, head) {
+            let source = self.side(&side);
+            for (slot, &rank) in order.iter().enumerate() {
+                target.write(head, slot, source.row(head, kept[rank] as usize));
+            }
+            return;
+        }
         gathered.clear();
         gathered.resize(kept.len() * dim, 0.0);
         self.compute(&side, head, kept, gathered);
@@ -195,12 +202,26 @@ impl Gather<'_> {
         }
     }
 
-    /// The `kept` rows of one head as they are before they are rounded, `[kept, head_dim]`.
-    fn compute(&self, side: &Side, head: usize, kept: &[u32], rows: &mut [f32]) {
-        let source = match side {
+    /// All rows of the layer's keys or values.
+    fn side(&self, side: &Side) -> &RowStore {
+        match side {
             Side::Keys => self.keys,
             Side::Values => self.values,
+        }
+    }
+
+    /// Whether kept rows of a head are copies: nothing is merged, unrotated or added.
+    fn leaves_as_they_are(&self, side: &Side, head: usize) -> bool {
+        let added = match side {
+            Side::Keys => self.unrotate.is_some(),
+            Side::Values => self.spreads.iter().any(|spread| spread.head == head),
         };
+        !added && !matches!(self.retention, Retention::Merge(_))
+    }
+
+    /// The `kept` rows of one head as they are before they are rounded, `[kept, head_dim]`.
+    fn compute(&self, side: &Side, head: usize, kept: &[u32], rows: &mut [f32]) {
+        let source = self.side(side);
         let dim = source.head_dim();
         for (row, &from) in rows.chunks_exact_mut(dim).zip(kept) {
             row.copy_from_slice(source.row(head, from as usize));

@@ -281,7 +281,7 @@ impl Watch for Watching<'_> {
         let model = self.model.engine.model();
         let layers = model.config().full_layers().count();
         self.opened = opened_thought(model, prompt);
-        let ends = ends16(&self.document.document.text, &prompt.spans);
+        let ends = ends16(&self.document.document.text, prompt.spans());
         self.positions = prompt.document.clone();
         self.grid = MapGrid::bounded(layers, facts.kv_heads, ends);
         let ends = self.grid.ends16().iter();
