@@ -80,6 +80,7 @@ impl Engine {
             shape: &shape,
             room: ask.max_tokens,
             streams,
+            memory: ask.limits.memory,
         };
         let beside = self.bytes_beside(ask, prompt.len());
         if let Some((stored, why)) =
@@ -120,6 +121,7 @@ impl Engine {
         let n = prompt.len();
         let fitting = self.fit_reading(ask, &mut *policy, prompted)?;
         let mut notes = document_notes(ask.document);
+        notes.extend(self.card_note());
         notes.extend(fitting.note.clone());
         notes.extend(self.settings_notes(ask, fitting.budget, n)?);
         let room = self.room(n, ask.max_tokens);
@@ -150,6 +152,7 @@ impl Engine {
                 .with_document(prompt.document.clone())
                 .with_chunk(fitting.chunk)
                 .with_vault(access(anew))
+                .with_card_memory(ask.limits.memory)
                 .run_watched(watch, stop)
         };
         let outcome = match read(&mut *policy, watch, false) {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::{Engine, EngineError};
 use kept_kernels::in_words;
+use kept_models::beside_weights;
 
 /// What `--device` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -109,11 +110,8 @@ fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     )))
 }
 
-/// What a question takes of a card's memory beside the weights, before anything is known of it: the kernels' code, the scratch of a
-/// chunk, and the rows of a document of ordinary length.
-const BESIDE_WEIGHTS: u64 = 2 << 30;
-
-/// The card with the most free memory, if a model with `weights` bytes fits it.
+/// The card with the most free memory, if it holds half of a model with `weights` bytes or more, and a question beside it. The rest is read
+/// from the computer's memory ([`Engine::on`]): a document is read far faster so than by the processor, and an answer is not much slower.
 ///
 /// # Errors
 /// Why none does, in a sentence.
@@ -121,11 +119,11 @@ pub fn fitting_card(cards: &[GraphicsCard], weights: u64) -> Result<ComputeDevic
     let Some(card) = cards.iter().max_by_key(|card| card.free) else {
         return Err("this computer has no graphics card that Kept can use".to_owned());
     };
-    let needed = weights.saturating_add(BESIDE_WEIGHTS);
+    let needed = (weights / 2).saturating_add(beside_weights(card.memory));
     match needed <= card.free {
         true => card.device.parse().map_err(|error| format!("{error}")),
         false => Err(format!(
-            "the model and the room beside it need {} of a graphics card, and {} has {} free",
+            "half of the model and the room beside it need {} of a graphics card, and {} has {} free",
             in_words(needed),
             card.name,
             in_words(card.free)
@@ -171,7 +169,8 @@ pub struct CardRates {
 }
 
 impl Engine {
-    /// The same engine on `device`. For a graphics card the weights are copied there.
+    /// The same engine on `device`. For a graphics card the weights are copied there; layers that have no room beside a question stay in the
+    /// computer's memory, page-locked, and are read from there.
     ///
     /// # Errors
     /// [`EngineError::NoCard`] where there is none, [`EngineError::Card`] where the model does not fit it.
@@ -191,6 +190,19 @@ impl Engine {
             ComputeDevice::Cpu => Ok(self),
             ComputeDevice::Cuda(ordinal) => self.on_card(open(ordinal)?.rehearsal()),
         }
+    }
+
+    /// What a person should know of a model that does not fit its graphics card, in a sentence.
+    pub(crate) fn card_note(&self) -> Option<String> {
+        let card = self.model().card()?;
+        let away = card.host_bytes();
+        (away > 0).then(|| {
+            format!(
+                "{} of the model's weights have no room on {} beside a question and are read from the computer's memory for every token, which takes longer; a smaller quantisation may fit",
+                in_words(away),
+                self.computes_on()
+            )
+        })
     }
 
     /// What computes, in words: the processor, or a graphics card's name.
@@ -215,8 +227,8 @@ mod tests {
         };
         let two = [card("cuda:0", 4 << 30), card("cuda:1", 20 << 30)];
         assert_eq!(fitting_card(&two, 5 << 30), Ok(ComputeDevice::Cuda(1)));
-        assert_eq!(fitting_card(&two, 18 << 30), Ok(ComputeDevice::Cuda(1)));
-        let why = fitting_card(&two, (18 << 30) + 1).expect_err("too large");
+        assert_eq!(fitting_card(&two, 36 << 30), Ok(ComputeDevice::Cuda(1)));
+        let why = fitting_card(&two, (36 << 30) + 2).expect_err("too large");
         assert!(
             why.contains("20.0 GiB of") && why.contains("NVIDIA cuda:1 has 20.0 GiB free"),
             "{why}"

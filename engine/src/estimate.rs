@@ -5,7 +5,7 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::{CHUNK, card_bytes};
+use crate::prefill::{CHUNK, card_bytes, place_residual};
 use crate::sizes::{Sizes, kept_bytes};
 use crate::within::Prompted;
 use crate::{
@@ -72,6 +72,7 @@ impl Engine {
             shape: prompt,
             room,
             streams: self.streams(Streaming::Auto, tokens),
+            memory: None,
         };
         if let Some((stored, why)) =
             self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?
@@ -156,6 +157,7 @@ impl Engine {
             shape: prompt,
             room,
             streams: false,
+            memory: None,
         };
         let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
@@ -173,8 +175,9 @@ impl Engine {
         let mut policy = method.build()?;
         let rows = self.rows_for(&mut *policy, budget, prompt, room)?;
         let room = self.room(prompt.tokens, room);
-        let sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?
+        let mut sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?
             .with_cache(self.cache_type(), &*policy)?;
+        place_residual(self.model(), &mut sizes, None)?;
         let notes = sizes.notes(&*policy);
         Ok((sizes, rows, notes))
     }

@@ -309,6 +309,7 @@ impl Engine {
                     shape: prompt,
                     room,
                     streams: false,
+                    memory: None,
                 };
                 self.rows_in_bytes(policy, &prompted, bytes, rows.min(prompt.tokens).max(1))
             }

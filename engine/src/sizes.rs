@@ -111,6 +111,8 @@ pub(crate) struct Sizes {
     pub(crate) cache: CacheType,
     /// Whether it is a graphics card that reads and answers.
     on_card: bool,
+    /// Whether the residual stream lies on the host, because that card has no room for it.
+    pub(crate) residual_on_host: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -162,6 +164,7 @@ impl Sizes {
             rearranges: true,
             cache: CacheType::F32,
             on_card: model.card().is_some(),
+            residual_on_host: false,
             replaced: Vec::new(),
             settled: false,
             rows,

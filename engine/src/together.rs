@@ -136,6 +136,7 @@ impl Engine {
             shape,
             room,
             streams: false,
+            memory: None,
         };
         let narrowed = self.for_bytes(method, Some(*budget), &prompted, &Limits::default(), 0)?;
         let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);

@@ -13,7 +13,7 @@ use kept_kernels::CacheType;
 use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
 use crate::auto;
-use crate::prefill::CHUNK;
+use crate::prefill::{CHUNK, place_residual};
 use crate::shape::shape_of;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
@@ -46,6 +46,8 @@ pub(crate) struct Prompted<'a> {
     pub(crate) room: usize,
     /// Whether it is read in streaming.
     pub(crate) streams: bool,
+    /// The limit, where one is named.
+    pub(crate) memory: Option<u64>,
 }
 
 impl Engine {
@@ -363,8 +365,9 @@ impl Engine {
             return Ok((MemoryLedger { card, ..ledger }, plan.chunk));
         }
         let room = self.room(shape.tokens, prompt.room);
-        let sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
+        let mut sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
             .with_cache(self.cache_type(), policy)?;
+        place_residual(model, &mut sizes, prompt.memory)?;
         Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
     }
 

@@ -2,7 +2,7 @@
 //! stands in `decoder.rs`; this is the same, piece for piece.
 //!
 //! ```text
-//! CardModel     weights of all layers, copied once
+//! CardModel     weights of all layers, copied once (card_weights.rs)
 //! CardPass      scratch of some rows on their way through a layer: project, ready_*, then E: attention, then finish
 //! CardRope      the rotation's angles
 //! ```
@@ -13,36 +13,16 @@ use std::sync::Arc;
 
 use half::f16;
 use kept_cuda::{
-    Angles, Buffer, Device, DeviceError, Heads, LayerRows, Places, ProductScratch, Weights,
+    Angles, Buffer, Device, DeviceError, Heads, Home, LayerRows, Places, ProductScratch, Weights,
 };
 use kept_kernels::Pairing;
 
 use crate::architecture::Activation;
+use crate::card_weights::{CardLayer, Slot, homes};
 use crate::config::{Config, LayerKind, LayerRotation};
 use crate::decoder::widest;
-use crate::model::{Layer, Model};
+use crate::model::Model;
 use crate::rope::RopeTable;
-
-/// A decoder layer's weights; see [`Layer`].
-pub(crate) struct CardLayer {
-    pub(crate) attention_norm: Buffer<f32>,
-    pub(crate) q: Weights,
-    pub(crate) k: Weights,
-    pub(crate) v: Weights,
-    pub(crate) q_bias: Option<Buffer<f32>>,
-    pub(crate) k_bias: Option<Buffer<f32>>,
-    pub(crate) v_bias: Option<Buffer<f32>>,
-    pub(crate) q_norm: Option<Buffer<f32>>,
-    pub(crate) k_norm: Option<Buffer<f32>>,
-    pub(crate) o: Weights,
-    pub(crate) o_bias: Option<Buffer<f32>>,
-    pub(crate) post_attention_norm: Option<Buffer<f32>>,
-    pub(crate) ffn_norm: Buffer<f32>,
-    pub(crate) gate: Weights,
-    pub(crate) up: Weights,
-    pub(crate) down: Weights,
-    pub(crate) post_ffn_norm: Option<Buffer<f32>>,
-}
 
 /// A model's weights on a device.
 pub struct CardModel {
@@ -51,6 +31,8 @@ pub struct CardModel {
     pub(crate) layers: Vec<CardLayer>,
     pub(crate) output_norm: Buffer<f32>,
     pub(crate) output: Weights,
+    /// Bytes of a [`Slot`].
+    slot: usize,
 }
 
 /// Where rows of one layer stand.
@@ -86,11 +68,14 @@ pub struct CardPass {
     /// `[rows, ffn]`
     up: Buffer<f32>,
     products: ProductScratch,
+    /// For weights that are not on the device.
+    slot: Slot,
 }
 
 impl CardPass {
-    /// Scratch of `rows` rows.
-    pub fn new(device: &Device, config: &Config, rows: usize) -> Result<Self, DeviceError> {
+    /// Scratch of `rows` rows through layers of `card`, in memory of `device`, which is the card's or stands for it.
+    pub fn new(device: &Device, card: &CardModel, rows: usize) -> Result<Self, DeviceError> {
+        let config = &card.config;
         Ok(Self {
             rows,
             normed: device.room(rows * config.width)?,
@@ -100,6 +85,7 @@ impl CardPass {
             gate: device.room(rows * config.ffn)?,
             up: device.room(rows * config.ffn)?,
             products: ProductScratch::new(device, rows, widest(config))?,
+            slot: Slot::new(device, card.slot, rows)?,
         })
     }
 
@@ -113,7 +99,8 @@ impl CardPass {
             &self.gate,
             &self.up,
         ];
-        buffers.iter().map(|b| b.bytes()).sum::<u64>() + self.products.bytes()
+        let buffers = buffers.iter().map(|b| b.bytes()).sum::<u64>();
+        buffers + self.products.bytes() + self.slot.bytes()
     }
 
     /// Queries, keys and values as they were projected: `[rows, heads, head_dim]` each.
@@ -123,19 +110,24 @@ impl CardPass {
 }
 
 impl CardModel {
-    /// Copies `model` to `device`.
+    /// Copies `model` to `device`; of its layers as many as fit there and leave room for a question, the others to memory of the host's.
     ///
     /// # Errors
     /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
-        let layers = model.layers.iter();
-        let layers = layers.map(|layer| CardLayer::new(layer, &device));
+        let homes = homes(model, &device)?;
+        let layers = model.layers.iter().zip(homes);
+        let layers = layers.map(|(layer, home)| CardLayer::new(layer, &device, home));
+        let layers = layers.collect::<Result<Vec<_>, DeviceError>>()?;
         Ok(Self {
-            layers: layers.collect::<Result<_, DeviceError>>()?,
+            slot: (layers.iter().map(CardLayer::slot_bytes))
+                .max()
+                .unwrap_or(0),
+            layers,
             output_norm: device.copy_of(&model.output_norm)?,
-            output: Weights::of(&device, &model.output)?,
+            output: Weights::of(&device, Home::Device, &model.output)?,
             config,
             device,
         })
@@ -150,6 +142,12 @@ impl CardModel {
     pub fn bytes(&self) -> u64 {
         let layers = self.layers.iter().map(CardLayer::bytes);
         layers.sum::<u64>() + self.output.bytes() + self.output_norm.bytes()
+    }
+
+    /// Bytes of weights that did not fit the device: in memory of the host's, where it reads them time and again.
+    pub fn host_bytes(&self) -> u64 {
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.matrices.host_bytes()).sum()
     }
 
     /// First half of a layer: projects `residual [rows, width]`; queries, keys and values stay in the pass, raw.
@@ -167,13 +165,19 @@ impl CardModel {
         let (device, own) = (&self.device, &self.layers[layer]);
         let norm = (&own.attention_norm, self.config.norm_eps);
         device.rms_norm(residual, norm, rows, Some(&mut pass.normed), None)?;
-        pass.products.forget();
-        for (weights, out) in [
-            (&own.q, &mut pass.q),
-            (&own.k, &mut pass.k),
-            (&own.v, &mut pass.v),
-        ] {
-            device.multiply(weights, &pass.normed, rows, &mut pass.products, out)?;
+        let CardPass {
+            normed,
+            q,
+            k,
+            v,
+            products,
+            slot,
+            ..
+        } = pass;
+        let matrices = slot.enter(layer, own)?;
+        products.forget();
+        for (weights, out) in [(&matrices.q, q), (&matrices.k, k), (&matrices.v, v)] {
+            device.multiply(weights, normed, rows, products, out)?;
         }
         Ok(())
     }
@@ -284,10 +288,12 @@ impl CardModel {
             gate,
             up,
             products,
+            slot,
             ..
         } = pass;
+        let matrices = slot.enter(layer, own)?;
         products.forget();
-        device.multiply(&own.o, attention, rows, products, normed)?;
+        device.multiply(&matrices.o, attention, rows, products, normed)?;
         if let Some(bias) = &own.o_bias {
             device.add_to_rows(normed, bias, rows)?;
         }
@@ -300,11 +306,11 @@ impl CardModel {
         let norm = (&own.ffn_norm, config.norm_eps);
         device.rms_norm(residual, norm, rows, Some(normed), None)?;
         products.forget();
-        device.multiply(&own.gate, normed, rows, products, gate)?;
-        device.multiply(&own.up, normed, rows, products, up)?;
+        device.multiply(&matrices.gate, normed, rows, products, gate)?;
+        device.multiply(&matrices.up, normed, rows, products, up)?;
         device.activate(activation(config), (gate, ffn), (up, ffn), (rows, ffn))?;
         products.forget();
-        device.multiply(&own.down, gate, rows, products, normed)?;
+        device.multiply(&matrices.down, gate, rows, products, normed)?;
         match &own.post_ffn_norm {
             Some(norm) => {
                 device.rms_norm(normed, (norm, config.norm_eps), rows, None, Some(residual))
@@ -341,54 +347,6 @@ pub(crate) fn activation(config: &Config) -> kept_cuda::Activation {
     match config.activation {
         Activation::Silu => kept_cuda::Activation::Silu,
         Activation::GeluTanh => kept_cuda::Activation::Gelu,
-    }
-}
-
-impl CardLayer {
-    fn new(layer: &Layer, device: &Device) -> Result<Self, DeviceError> {
-        let vector = |v: &Vec<f32>| device.copy_of(v);
-        let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
-        Ok(Self {
-            attention_norm: vector(&layer.attention_norm)?,
-            q: Weights::of(device, &layer.q)?,
-            k: Weights::of(device, &layer.k)?,
-            v: Weights::of(device, &layer.v)?,
-            q_bias: optional(&layer.q_bias)?,
-            k_bias: optional(&layer.k_bias)?,
-            v_bias: optional(&layer.v_bias)?,
-            q_norm: optional(&layer.q_norm)?,
-            k_norm: optional(&layer.k_norm)?,
-            o: Weights::of(device, &layer.o)?,
-            o_bias: optional(&layer.o_bias)?,
-            post_attention_norm: optional(&layer.post_attention_norm)?,
-            ffn_norm: vector(&layer.ffn_norm)?,
-            gate: Weights::of(device, &layer.gate)?,
-            up: Weights::of(device, &layer.up)?,
-            down: Weights::of(device, &layer.down)?,
-            post_ffn_norm: optional(&layer.post_ffn_norm)?,
-        })
-    }
-
-    fn bytes(&self) -> u64 {
-        let matrices = [
-            &self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down,
-        ];
-        let optional = [
-            &self.q_bias,
-            &self.k_bias,
-            &self.v_bias,
-            &self.q_norm,
-            &self.k_norm,
-            &self.o_bias,
-            &self.post_attention_norm,
-            &self.post_ffn_norm,
-        ];
-        matrices.iter().map(|m| m.bytes()).sum::<u64>()
-            + (optional.into_iter().flatten())
-                .map(Buffer::bytes)
-                .sum::<u64>()
-            + self.attention_norm.bytes()
-            + self.ffn_norm.bytes()
     }
 }
 

@@ -118,9 +118,9 @@ impl CardModel {
                 inputs, q, k, v, ..
             } = step;
             let mut projections = [
-                (&own.q, own.q_bias.as_ref(), &mut *q),
-                (&own.k, own.k_bias.as_ref(), &mut *k),
-                (&own.v, own.v_bias.as_ref(), &mut *v),
+                (&own.matrices.q, own.q_bias.as_ref(), &mut *q),
+                (&own.matrices.k, own.k_bias.as_ref(), &mut *k),
+                (&own.matrices.v, own.v_bias.as_ref(), &mut *v),
             ];
             device.step_products(&mut projections, inputs, (false, None))?;
             let heads = StepHeads {
@@ -143,21 +143,25 @@ impl CardModel {
                 true => &mut step.half,
                 false => &mut step.residual,
             };
-            let mut product = [(&own.o, own.o_bias.as_ref(), out)];
+            let mut product = [(&own.matrices.o, own.o_bias.as_ref(), out)];
             device.step_products(&mut product, &step.attention, (!apart, None))?;
             let added = match apart {
                 true => Pending::Attention(layer),
                 false => Pending::Nothing,
             };
             self.step_norm(device, step, added, &own.ffn_norm)?;
-            let matrices = (&own.gate, &own.up);
+            let matrices = (&own.matrices.gate, &own.matrices.up);
             device.step_gated(activation(config), matrices, &step.inputs, &mut step.gated)?;
             let apart = own.post_ffn_norm.is_some();
             let out = match apart {
                 true => &mut step.half,
                 false => &mut step.residual,
             };
-            device.step_products(&mut [(&own.down, None, out)], &step.gated, (!apart, None))?;
+            device.step_products(
+                &mut [(&own.matrices.down, None, out)],
+                &step.gated,
+                (!apart, None),
+            )?;
             pending = match apart {
                 true => Pending::FeedForward(layer),
                 false => Pending::Nothing,

@@ -13,6 +13,7 @@ mod architecture;
 mod byte_level;
 mod card;
 mod card_step;
+mod card_weights;
 mod compose;
 mod config;
 mod decoder;
@@ -37,6 +38,7 @@ mod weights;
 pub use architecture::Activation;
 pub use card::{CardModel, CardPass, CardRope, Stand};
 pub use card_step::CardStep;
+pub use card_weights::beside_weights;
 pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,

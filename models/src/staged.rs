@@ -41,9 +41,10 @@ struct Room {
 
 impl Room {
     /// For `rows` rows.
-    fn new(device: &Device, config: &Config, rows: usize) -> Result<Self, DeviceError> {
+    fn new(device: &Device, card: &CardModel, rows: usize) -> Result<Self, DeviceError> {
+        let config = &card.config;
         Ok(Self {
-            pass: CardPass::new(device, config, rows)?,
+            pass: CardPass::new(device, card, rows)?,
             residual: device.room(rows * config.width)?,
             attention: device.room(rows * config.q_width())?,
         })
@@ -55,10 +56,10 @@ impl CardModel {
     ///
     /// # Errors
     /// None that is not the device's.
-    pub fn staged_bytes(&self, config: &Config, rows: usize) -> Result<u64, DeviceError> {
+    pub fn staged_bytes(&self, rows: usize) -> Result<u64, DeviceError> {
         let rows = rows.clamp(1, ROWS);
         self.device()
-            .rehearse(|device| Room::new(device, config, rows))
+            .rehearse(|device| Room::new(device, self, rows))
     }
 }
 
@@ -72,9 +73,9 @@ impl<'a> Staged<'a> {
         }
     }
 
-    fn room(&mut self, config: &Config) -> Result<&mut Room, DeviceError> {
+    fn room(&mut self) -> Result<&mut Room, DeviceError> {
         if self.room.is_none() {
-            self.room = Some(Room::new(self.card.device(), config, self.rows)?);
+            self.room = Some(Room::new(self.card.device(), self.card, self.rows)?);
         }
         Ok(self.room.as_mut().expect("just made"))
     }
@@ -93,7 +94,7 @@ impl<'a> Staged<'a> {
         for first in (0..rows).step_by(block) {
             stop.check()?;
             let last = rows.min(first + block);
-            let room = self.room(config)?;
+            let room = self.room()?;
             room.residual
                 .write(0, &residual[first * width..last * width])?;
             card.project(layer, &room.residual, last - first, &mut room.pass)?;
@@ -120,7 +121,7 @@ impl<'a> Staged<'a> {
         for first in (0..rows).step_by(block) {
             stop.check()?;
             let last = rows.min(first + block);
-            let room = self.room(config)?;
+            let room = self.room()?;
             let own = &mut residual[first * width..last * width];
             room.residual.write(0, own)?;
             room.attention

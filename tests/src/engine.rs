@@ -102,6 +102,7 @@ pub fn read_document_and_step(
         cache: CacheType::F32,
         chunk,
         vault: None,
+        card_memory: None,
     }
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");

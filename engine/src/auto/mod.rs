@@ -239,6 +239,7 @@ impl Engine {
             shape: case.shape,
             room: case.room,
             streams,
+            memory: case.limits.memory,
         };
         let (stored, wanted) = match case.budget {
             // Tables and buffers have to fit too.
@@ -283,6 +284,7 @@ impl Engine {
             shape: case.shape,
             room: case.room,
             streams,
+            memory: case.limits.memory,
         };
         let mut policy = method.build()?;
         let (ledger, _) = self.ledger_with(&mut *policy, &prompted, rows, crate::prefill::CHUNK)?;

@@ -90,7 +90,7 @@ impl<'a> CardDecoding<'a> {
             shape,
             scale: attention_scale(model),
             rows: CardCache::new(device, shape, &rooms.layers)?,
-            pass: CardPass::new(device, config, 1)?,
+            pass: CardPass::new(device, card, 1)?,
             residual: device.room(config.width)?,
             queries: device.room(config.q_width())?,
             attention: device.room(config.q_width())?,

@@ -1,13 +1,15 @@
 //! One reading on a graphics card: the residual stream and one layer's keys and values live there, and so does what its queries
-//! look at. Whatever a method is shown, and what is kept, comes to the host: the cut is the host's.
+//! look at. A residual stream that the card has no room for lies on the host, and each chunk's rows are brought and taken back. Whatever a method is shown, and what is kept, comes to the host: the cut is the host's.
 //!
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
+
+use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Indices, LayerRows, Places, PrefillAttention,
-    Scores, ScoresScratch,
+    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, LayerRows, Places,
+    PrefillAttention, Scores, ScoresScratch,
 };
 use kept_kernels::{HeadShape, Normalise, RowStore, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
@@ -24,8 +26,10 @@ pub(super) struct CardReading<'a> {
     heads: HeadShape,
     scale: Scale,
     pass: CardPass,
-    /// `[entering, width]`
+    /// `[entering, width]`, on the card or on the host.
     residual: Buffer<f32>,
+    /// `[chunk, width]`: of a residual stream on the host the rows that are on their way.
+    stage: Option<Buffer<f32>>,
     width: usize,
     /// `[kv_heads, n, head_dim]`
     keys: LayerRows,
@@ -117,6 +121,11 @@ impl<'a> CardReading<'a> {
         let first = &sizes[0];
         let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         let q_width = heads.q_heads * heads.head_dim;
+        let width = model.config().width;
+        let home = match first.residual_on_host {
+            true => Home::Host,
+            false => Home::Device,
+        };
         let window = most(Sizes::window_queries) / q_width;
         let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
         let looks = needs().any(|n| n.window.is_some() || n.ramp.is_some());
@@ -127,9 +136,12 @@ impl<'a> CardReading<'a> {
             rope: CardRope::new(device, rope)?,
             heads,
             scale: attention_scale(model),
-            pass: CardPass::new(device, model.config(), first.chunk)?,
-            residual: device.room(first.residual())?,
-            width: model.config().width,
+            pass: CardPass::new(device, card, first.chunk)?,
+            residual: device.room_at(home, first.residual())?,
+            stage: (home == Home::Host)
+                .then(|| device.room(first.chunk * width))
+                .transpose()?,
+            width,
             keys: rows()?,
             values: rows()?,
             queries: device.room(first.chunk * q_width)?,
@@ -156,6 +168,15 @@ impl<'a> CardReading<'a> {
         self.heads.q_heads * self.heads.head_dim
     }
 
+    /// `rows` of the chunk that lies at `at` in the residual stream, on the card.
+    fn stream(&self, at: usize, rows: Range<usize>) -> Buffer<f32> {
+        let (stream, at) = match &self.stage {
+            Some(stage) => (stage, 0),
+            None => (&self.residual, at),
+        };
+        stream.share((at + rows.start) * self.width..(at + rows.end) * self.width)
+    }
+
     /// Bytes on the card, the weights' apart.
     pub(super) fn bytes(&self) -> u64 {
         let floats = [
@@ -166,6 +187,7 @@ impl<'a> CardReading<'a> {
             &self.log_sum_exp,
         ];
         floats.iter().map(|b| b.bytes()).sum::<u64>()
+            + self.stage.as_ref().map_or(0, Buffer::bytes)
             + self.queries.bytes()
             + self.window_queries.bytes()
             + self.marks.bytes()
@@ -209,8 +231,11 @@ impl<'a> CardReading<'a> {
         raw: Option<&mut [f32]>,
     ) -> Result<(), DeviceError> {
         let (layer, count) = (chunk.layer, chunk.count);
-        let at = chunk.at * self.width;
-        let stream = self.residual.share(at..at + count * self.width);
+        if let Some(stage) = &mut self.stage {
+            let at = chunk.at * self.width;
+            stage.copy_from(0, &self.residual, at..at + count * self.width)?;
+        }
+        let stream = self.stream(chunk.at, 0..count);
         self.card.project(layer, &stream, count, &mut self.pass)?;
         let Some(raw) = raw else { return Ok(()) };
         let queries = &mut self.queries;
@@ -286,11 +311,17 @@ impl<'a> CardReading<'a> {
             };
             let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
             device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
-            let at = (chunk.at + skip) * self.width;
-            let mut stream = self.residual.share(at..at + needed * self.width);
-            let stream = (&mut stream, needed);
-            self.card
-                .finish(layer, &self.attention, stream, &mut self.pass)?;
+            let mut stream = self.stream(chunk.at, skip..count);
+            self.card.finish(
+                layer,
+                &self.attention,
+                (&mut stream, needed),
+                &mut self.pass,
+            )?;
+            if self.stage.is_some() {
+                let at = (chunk.at + skip) * self.width;
+                self.residual.copy_from(at, &stream, 0..stream.len())?;
+            }
         }
         if chunk.column_sums {
             let task = Scores {
@@ -415,10 +446,7 @@ impl<'a> CardReading<'a> {
     }
 
     /// The residual stream `[rows, width]`, on the host.
-    pub(super) fn bring_residual(
-        &self,
-        rows: std::ops::Range<usize>,
-    ) -> Result<Vec<f32>, DeviceError> {
+    pub(super) fn bring_residual(&self, rows: Range<usize>) -> Result<Vec<f32>, DeviceError> {
         let mut out = vec![0.0; rows.len() * self.width];
         self.residual.read(rows.start * self.width, &mut out)?;
         Ok(out)

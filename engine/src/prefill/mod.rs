@@ -50,6 +50,25 @@ pub(crate) fn card_bytes(model: &Model, sizes: &Sizes) -> Result<u64, EngineErro
     Ok(bytes.transpose()?.unwrap_or(0))
 }
 
+/// Puts the residual stream on the host where a graphics card has less than a reading by these sizes takes with it: of its free memory, or of
+/// `memory` bytes for weights and reading.
+pub(crate) fn place_residual(
+    model: &Model,
+    sizes: &mut Sizes,
+    memory: Option<u64>,
+) -> Result<(), EngineError> {
+    let Some(card) = model.card() else {
+        return Ok(());
+    };
+    let room = match memory {
+        Some(memory) => memory.saturating_sub(card.bytes()),
+        None => card.device().free_memory()?,
+    };
+    sizes.residual_on_host = false;
+    sizes.residual_on_host = CardReading::bytes_for(card, model, sizes)? > room;
+    Ok(())
+}
+
 /// What is to be read, and how it is cut.
 pub struct Prefill<'a> {
     /// The model.
@@ -76,6 +95,8 @@ pub struct Prefill<'a> {
     pub vault: Option<VaultAccess<'a>>,
     /// How kept rows are stored.
     pub cache: CacheType,
+    /// Bytes of a graphics card that weights and reading may take; all that are free where none are named.
+    pub card_memory: Option<u64>,
 }
 
 /// A prompt that was read.
@@ -150,6 +171,15 @@ impl<'a> Prefill<'a> {
             chunk: CHUNK,
             vault: None,
             cache: CacheType::F32,
+            card_memory: None,
+        }
+    }
+
+    /// The same reading, with at most `memory` bytes of a graphics card.
+    pub fn with_card_memory(self, card_memory: Option<u64>) -> Self {
+        Self {
+            card_memory,
+            ..self
         }
     }
 
@@ -224,6 +254,7 @@ impl<'a> Prefill<'a> {
         let (buffers, repeated) = (prefix.buffer_bytes(), prefix.knows_repetition());
         sizes.begin_behind(prefix.known(), buffers, repeated);
         sizes.rearranges = prefix.rearranges(&sizes);
+        place_residual(self.model, &mut sizes, self.card_memory)?;
         let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {
             policy: &mut *self.policy,
@@ -309,7 +340,11 @@ impl SharedPrefill<'_> {
                 self.room,
                 CHUNK,
             )
-            .and_then(|own| own.with_cache(cut.cache, &*cut.policy));
+            .and_then(|own| own.with_cache(cut.cache, &*cut.policy))
+            .and_then(|mut own| {
+                place_residual(self.model, &mut own, None)?;
+                Ok(own)
+            });
             results.push(match own {
                 Ok(own) if own.reads_alone() => {
                     let mut alone = [cut];

@@ -103,7 +103,7 @@ impl<'a> Repetition<'a> {
         sizes: &Sizes,
         plan: &Rereading,
     ) -> Result<u64, DeviceError> {
-        let passes = card.staged_bytes(model.config(), sizes.chunk)?;
+        let passes = card.staged_bytes(sizes.chunk)?;
         Ok(passes + staged(sizes, plan, head_shape(model)).bytes(model)?)
     }
 

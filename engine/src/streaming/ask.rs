@@ -51,6 +51,7 @@ impl Engine {
                             shape: prompt,
                             room,
                             streams: true,
+                            memory: None,
                         };
                         let most = rows.min(prompt.tokens).max(1);
                         self.rows_in_bytes(policy, &prompted, bytes, most)?
@@ -78,6 +79,7 @@ impl Engine {
         let room = ask.max_tokens;
         let shape = prompt.shape();
         let mut notes = document_notes(ask.document);
+        notes.extend(self.card_note());
         let plan = match ask.limits.memory {
             None => self.stream_plan(&mut *policy, ask.budget, &shape, room)?,
             Some(memory) => {
@@ -88,6 +90,7 @@ impl Engine {
                     shape: &shape,
                     room,
                     streams: true,
+                    memory: Some(memory),
                 };
                 let text = ask.document.text.len() as u64;
                 let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;

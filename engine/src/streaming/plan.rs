@@ -278,8 +278,7 @@ impl StreamPlan {
             max_entries: self.max_entries(),
             looks: true,
         };
-        let reading =
-            card.staged_bytes(model.config(), self.chunk)? + self.staged().bytes(model)?;
+        let reading = card.staged_bytes(self.chunk)? + self.staged().bytes(model)?;
         let answering = rooms.bytes(card, model, self.positions)?;
         Ok(card.bytes() + reading.max(answering))
     }

@@ -58,15 +58,24 @@ impl Device {
 
     /// Room for `length` numbers; what is in it is not said.
     pub fn room<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+        self.room_at(Home::Device, length)
+    }
+
+    /// Room for `length` numbers, there; what is in it is not said.
+    pub fn room_at<T: Number>(&self, home: Home, length: usize) -> Result<Buffer<T>, DeviceError> {
         // A buffer without an address could not be told from none.
         let bytes = (length * size_of::<T>()).max(size_of::<T>());
-        let address = self.driver.allocate(bytes)?;
+        let address = match home {
+            Home::Device => self.driver.allocate(bytes)?,
+            Home::Host => self.driver.allocate_on_host(bytes)?,
+        };
         Ok(Buffer {
             address,
             length,
             memory: Arc::new(Memory {
                 address,
                 bytes,
+                home,
                 driver: self.driver.clone(),
             }),
             of: PhantomData,
@@ -114,17 +123,33 @@ impl Device {
     }
 }
 
+/// Whose memory a buffer lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Home {
+    /// The device's own.
+    #[default]
+    Device,
+    /// The host's, page-locked: kernels reach it as they reach the device's own, at the speed of the bus between.
+    Host,
+}
+
 /// What was allocated, and is given back when nobody has a part of it any more.
 struct Memory {
     address: Address,
     bytes: usize,
+    home: Home,
     driver: Arc<dyn Driver>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with as many, and nobody else has it.
-        unsafe { self.driver.free(self.address, self.bytes) };
+        // SAFETY: allocated there with as many, and nobody else has it.
+        unsafe {
+            match self.home {
+                Home::Device => self.driver.free(self.address, self.bytes),
+                Home::Host => self.driver.free_on_host(self.address, self.bytes),
+            }
+        }
     }
 }
 
@@ -147,9 +172,17 @@ impl<T: Number> Buffer<T> {
         self.length == 0
     }
 
-    /// Bytes of memory.
+    /// Bytes of the device's memory: none where it lies in the host's.
     pub fn bytes(&self) -> u64 {
-        (self.length * size_of::<T>()) as u64
+        match self.memory.home {
+            Home::Device => (self.length * size_of::<T>()) as u64,
+            Home::Host => 0,
+        }
+    }
+
+    /// Bytes of the host's memory.
+    pub fn host_bytes(&self) -> u64 {
+        (self.length * size_of::<T>()) as u64 - self.bytes()
     }
 
     /// Where it lies; for a kernel's parameters.

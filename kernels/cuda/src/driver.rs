@@ -51,19 +51,28 @@ pub trait Driver: Send + Sync {
     /// `address` is from [`Driver::allocate`] with `bytes`, and is not used again.
     unsafe fn free(&self, address: Address, bytes: usize);
 
-    /// Copies from the host.
+    /// Takes memory of the host's that the device reaches by its address, slowly: page-locked, and none of the device's own.
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError>;
+
+    /// Gives memory of the host's back.
+    ///
+    /// # Safety
+    /// `address` is from [`Driver::allocate_on_host`] with `bytes`, and is not used again.
+    unsafe fn free_on_host(&self, address: Address, bytes: usize);
+
+    /// Copies from the program's own memory.
     ///
     /// # Safety
     /// `to..to + from.len()` was allocated.
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError>;
 
-    /// Copies to the host, and waits for everything that was asked for before.
+    /// Copies to the program's own memory, and waits for everything that was asked for before.
     ///
     /// # Safety
     /// `from..from + to.len()` was allocated.
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError>;
 
-    /// Copies on the device.
+    /// Copies on the device, and between it and memory of [`Driver::allocate_on_host`].
     ///
     /// # Safety
     /// Both ranges were allocated and do not overlap.

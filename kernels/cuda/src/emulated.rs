@@ -46,13 +46,19 @@ include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 struct Emulated {
     facts: Facts,
     kernels: HashMap<&'static str, Kernel>,
-    /// Allocations with their guards, by the address that was given.
-    memory: Mutex<HashMap<Address, Vec<u64>>>,
+    memory: Mutex<HashMap<Address, Held>>,
     /// Bytes that may be taken.
     limit: u64,
     counts: Arc<Counts>,
     /// Launches that are noted and not run, while it records.
     recording: Mutex<Option<Vec<Launch>>>,
+}
+
+/// An allocation with its guards, by the address that was given.
+struct Held {
+    words: Vec<u64>,
+    /// Not the device's own.
+    on_host: bool,
 }
 
 /// A kernel with its geometry and its parameters, as aligned as the struct was.
@@ -202,10 +208,44 @@ fn count(counter: &AtomicU64, more: usize) {
 impl Emulated {
     fn taken(&self) -> u64 {
         let memory = self.memory.lock().expect("nobody panics inside");
-        memory
-            .values()
-            .map(|m| (m.len() * 8 - 2 * GUARD) as u64)
+        let own = memory.values().filter(|held| !held.on_host);
+        own.map(|held| (held.words.len() * 8 - 2 * GUARD) as u64)
             .sum()
+    }
+
+    /// Memory between its guards.
+    fn hold(&self, bytes: usize, on_host: bool) -> Address {
+        let mut words: Vec<u64> =
+            vec![u64::from_ne_bytes([POISON; 8]); bytes.div_ceil(16) * 2 + 2 * GUARD / 8 + 2];
+        let start = words.as_mut_ptr() as usize;
+        // As the driver does, every allocation begins at a multiple of 256; here of 16, which is what kernels rely on.
+        let address = ((start + GUARD).next_multiple_of(16)) as Address;
+        self.memory
+            .lock()
+            .expect("nobody panics inside")
+            .insert(address, Held { words, on_host });
+        address
+    }
+
+    /// Gives memory back, if nobody wrote beside it.
+    fn let_go(&self, address: Address, bytes: usize) {
+        let held = self
+            .memory
+            .lock()
+            .expect("nobody panics inside")
+            .remove(&address);
+        let Held { words, .. } = held.expect("it was allocated");
+        // SAFETY: the whole allocation, as bytes.
+        let all =
+            unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
+        let first = address as usize - words.as_ptr() as usize;
+        let guards = all[..first].iter().chain(&all[first + bytes..]);
+        if !std::thread::panicking() {
+            assert!(
+                guards.into_iter().all(|byte| *byte == POISON),
+                "a kernel wrote before or behind a buffer of {bytes} bytes"
+            );
+        }
     }
 }
 
@@ -243,38 +283,23 @@ impl Driver for Emulated {
                 free,
             });
         }
-        let mut memory: Vec<u64> =
-            vec![u64::from_ne_bytes([POISON; 8]); bytes.div_ceil(16) * 2 + 2 * GUARD / 8 + 2];
-        let start = memory.as_mut_ptr() as usize;
-        // As the driver does, every allocation begins at a multiple of 256; here of 16, which is what kernels rely on.
-        let address = ((start + GUARD).next_multiple_of(16)) as Address;
-        self.memory
-            .lock()
-            .expect("nobody panics inside")
-            .insert(address, memory);
+        let address = self.hold(bytes, false);
         let most = &self.counts.most;
         most.fetch_max(self.taken(), Ordering::Relaxed);
         Ok(address)
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
-        let memory = self
-            .memory
-            .lock()
-            .expect("nobody panics inside")
-            .remove(&address);
-        let memory = memory.expect("it was allocated");
-        // SAFETY: the whole allocation, as bytes.
-        let all =
-            unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<u8>(), memory.len() * 8) };
-        let first = address as usize - memory.as_ptr() as usize;
-        let guards = all[..first].iter().chain(&all[first + bytes..]);
-        if !std::thread::panicking() {
-            assert!(
-                guards.into_iter().all(|byte| *byte == POISON),
-                "a kernel wrote before or behind a buffer of {bytes} bytes"
-            );
-        }
+        self.let_go(address, bytes);
+    }
+
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.not_recording("taking memory")?;
+        Ok(self.hold(bytes, true))
+    }
+
+    unsafe fn free_on_host(&self, address: Address, bytes: usize) {
+        self.let_go(address, bytes);
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {

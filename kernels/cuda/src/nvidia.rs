@@ -3,7 +3,7 @@
 //! Kernels come as one fat binary for each file of `device/`: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
 //! driver compiles for anything else. All work goes to one stream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex};
 
@@ -188,6 +188,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
             stream,
             modules: Vec::new(),
             functions: Mutex::default(),
+            on_host: Mutex::default(),
         };
         for image in FAT_BINARIES {
             let module = result::module::load_data(image.as_ptr().cast::<c_void>());
@@ -205,6 +206,8 @@ struct Nvidia {
     stream: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
+    /// Where the host's page-locked memory begins, and its bytes.
+    on_host: Mutex<BTreeMap<Address, usize>>,
     products: Launchers,
 }
 
@@ -227,6 +230,13 @@ impl Nvidia {
     fn current(&self) -> Result<(), DeviceError> {
         // SAFETY: retained as long as this lives.
         unsafe { result::ctx::set_current(self.context) }.map_err(self.failed("its context"))
+    }
+
+    /// Whether an address is of the host's memory.
+    fn is_on_host(&self, address: Address) -> bool {
+        let on_host = self.on_host.lock().expect("nobody panics inside");
+        let before = on_host.range(..=address).next_back();
+        before.is_some_and(|(first, bytes)| address - first < *bytes as u64)
     }
 
     /// The kernel `name`; looked up once.
@@ -290,8 +300,37 @@ impl Driver for Nvidia {
         debug_assert!(freed || std::thread::panicking(), "memory was given back");
     }
 
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.current()?;
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: more than 0 bytes.
+        let found = unsafe { result::malloc_host(bytes.max(1), flags) };
+        let start = found.map_err(self.failed("locking memory of the computer for it"))?;
+        // With unified addresses, which every card has that there are kernels for, the device's address is the program's.
+        let address = start as Address;
+        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        on_host.insert(address, bytes);
+        Ok(address)
+    }
+
+    unsafe fn free_on_host(&self, address: Address, _bytes: usize) {
+        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        on_host.remove(&address);
+        // SAFETY: the caller's promise; the driver waits for whatever is still reading.
+        let freed = self.current().is_ok()
+            && self.wait().is_ok()
+            && unsafe { result::free_host(address as *mut c_void) }.is_ok();
+        debug_assert!(freed || std::thread::panicking(), "memory was given back");
+    }
+
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
         self.current()?;
+        if self.is_on_host(to) {
+            self.wait()?;
+            // SAFETY: the caller's promise; nothing is under way that touches it.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+            return Ok(());
+        }
         // SAFETY: the caller's promise; the driver has read pageable memory when it returns.
         unsafe { result::memcpy_htod_async(to, from, self.stream) }
             .map_err(self.failed("copying to it"))
@@ -299,6 +338,12 @@ impl Driver for Nvidia {
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
         self.current()?;
+        if self.is_on_host(from) {
+            self.wait()?;
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+            return Ok(());
+        }
         // SAFETY: the caller's promise; `to` is borrowed until the stream is done.
         unsafe { result::memcpy_dtoh_async(to, from, self.stream) }
             .map_err(self.failed("copying from it"))?;
@@ -307,8 +352,9 @@ impl Driver for Nvidia {
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.current()?;
-        // SAFETY: the caller's promise.
-        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }
+        // SAFETY: the caller's promise. By the addresses the driver knows whose memory either is.
+        unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream) }
+            .result()
             .map_err(self.failed("copying on it"))
     }
 

@@ -59,7 +59,8 @@ impl Driver for Rehearsal {
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        self.of.free_memory()
+        let taken = self.taken.load(Ordering::Relaxed);
+        Ok(self.of.free_memory()?.saturating_sub(taken))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
@@ -73,6 +74,12 @@ impl Driver for Rehearsal {
     unsafe fn free(&self, _address: Address, bytes: usize) {
         self.taken.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
+
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
+        Ok((bytes as u64 + 256).next_multiple_of(256))
+    }
+
+    unsafe fn free_on_host(&self, _address: Address, _bytes: usize) {}
 
     unsafe fn upload(&self, _to: Address, _from: &[u8]) -> Result<(), DeviceError> {
         Ok(())

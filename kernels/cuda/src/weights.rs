@@ -1,9 +1,10 @@
 //! A model's weights on a device, and products with them: quantised ones by candle's kernels, the others by `device/dense.cu`.
 
 use candle_core::quantized::GgmlDType;
+use kept_kernels::mapped::MappedMatrix;
 
 use crate::driver::{Address, Geometry, Inputs, Product};
-use crate::{Buffer, Device, DeviceError};
+use crate::{Buffer, Device, DeviceError, Home};
 
 /// A matrix of weights, `[rows, cols]`, in blocks as they stand in a GGUF file.
 pub struct Weights {
@@ -27,17 +28,24 @@ impl Weights {
         (rows, cols): (usize, usize),
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
-        let products = device.driver().products();
-        let dense = matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16);
-        if !dense && products.wants(kind, 1).is_none() {
+        Self::at(device, Home::Device, (kind, rows, cols), blocks)
+    }
+
+    fn at(
+        device: &Device,
+        home: Home,
+        (kind, rows, cols): (GgmlDType, usize, usize),
+        blocks: &[u8],
+    ) -> Result<Self, DeviceError> {
+        if !is_dense(kind) && device.driver().products().wants(kind, 1).is_none() {
             return Err(DeviceError::Kind {
                 kind: format!("{kind:?}"),
             });
         }
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
-        let behind = if dense { 0 } else { products.behind(kind) };
-        let mut data = device.room(bytes + behind)?;
+        let behind = behind(device, kind);
+        let mut data = device.room_at(home, bytes + behind)?;
         data.write(0, blocks)?;
         data.write(bytes, &vec![0; behind])?;
         Ok(Self {
@@ -48,16 +56,31 @@ impl Weights {
         })
     }
 
-    /// Copies a matrix that lies in a mapped file to the device.
+    /// Copies a matrix that lies in a mapped file to the device, or to memory of the host's that it reaches.
     ///
     /// # Errors
     /// As [`Weights::new`].
-    pub fn of(
-        device: &Device,
-        matrix: &kept_kernels::mapped::MappedMatrix,
-    ) -> Result<Self, DeviceError> {
-        let shape = (matrix.rows(), matrix.cols());
-        Self::new(device, matrix.dtype(), shape, matrix.bytes())
+    pub fn of(device: &Device, home: Home, matrix: &MappedMatrix) -> Result<Self, DeviceError> {
+        let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
+        Self::at(device, home, shape, matrix.bytes())
+    }
+
+    /// Bytes that [`Weights::of`] takes, wherever.
+    pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
+        (matrix.bytes().len() + behind(device, matrix.dtype())) as u64
+    }
+
+    /// The same matrix, copied to `room` from byte `at` on.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn copied_to(&self, room: &Buffer<u8>, at: usize) -> Result<Self, DeviceError> {
+        let mut data = room.share(at..at + self.data.len());
+        data.copy_from(0, &self.data, 0..self.data.len())?;
+        Ok(Self { data, ..*self })
     }
 
     /// How they are quantised.
@@ -87,6 +110,23 @@ impl Weights {
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.data.bytes()
+    }
+
+    /// Bytes in memory of the host's.
+    pub fn host_bytes(&self) -> u64 {
+        self.data.host_bytes()
+    }
+}
+
+fn is_dense(kind: GgmlDType) -> bool {
+    matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
+}
+
+/// Bytes that must be there behind weights of `kind`.
+fn behind(device: &Device, kind: GgmlDType) -> usize {
+    match is_dense(kind) {
+        true => 0,
+        false => device.driver().products().behind(kind),
     }
 }
 

@@ -1,0 +1,143 @@
+//! A graphics card that a model or a document is too large for: layers that have no room there are read from the host, and so is the residual
+//! stream; the answer is that of a card with room for everything, to the bit. With the emulator for a card.
+
+mod cards;
+
+use cards::*;
+use kept_cuda::emulated;
+use kept_engine::documents::Document;
+use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::Budget;
+use kept_engine::{Ask, Engine, EngineError, Limits, Method, Prefill, Sampling, Streaming};
+use kept_models::testing::TinyLlama;
+
+const ROOMY: u64 = 1 << 30;
+
+/// With layers of a megabyte, so that they and not the buffers are what does not fit.
+fn heavy(arch: &'static str, layers: usize) -> TinyLlama {
+    TinyLlama {
+        width: 256,
+        ffn: 1024,
+        ..quick(arch, layers)
+    }
+}
+
+/// A card's memory in which about half of a model's layers have room.
+fn half(path: &std::path::Path) -> u64 {
+    let whole = open(path).on_card(emulated::device(86, ROOMY).rehearsal());
+    whole.expect("room").card().expect("a card").bytes()
+}
+
+fn bytes(model: &Model) -> (u64, u64) {
+    let card = model.card().expect("a card");
+    (card.bytes(), card.host_bytes())
+}
+
+/// Methods that leave the writing to the card and one that does not; norms behind the halves of a layer; rows that pass a layer one by one.
+#[test]
+fn layers_that_have_no_room_are_read_from_the_host() {
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&heavy(arch, 4));
+        let whole = on_card(open(&file.path), &emulated::device(86, ROOMY));
+        let memory = half(&file.path);
+        let (card, meter) = emulated::metered(86, memory);
+        let parted = on_card(open(&file.path), &card);
+        let ((all, none), (there, away)) = (bytes(&whole), bytes(&parted));
+        assert_eq!(none, 0);
+        assert!(there + away >= all && away > all / 4 && there > all / 4);
+        let ids = ids(40, whole.config().vocab);
+        for method in [("snapkv", "w=8", 24), ("h2o", "", 24)] {
+            let expected = run((&whole, CacheType::F16), method, &ids, Err(3));
+            let found = run((&parted, CacheType::F16), method, &ids, Err(3));
+            assert_eq!(found.map, expected.map, "{arch} {method:?}");
+            assert_eq!(found.tokens, expected.tokens, "{arch} {method:?}");
+            assert!(found.logits == expected.logits, "{arch} {method:?}");
+        }
+        assert!(meter.most() <= memory);
+    }
+}
+
+fn read(
+    model: &Model,
+    (method, set, budget): (&str, &str, usize),
+    memory: Option<u64>,
+) -> (Vec<f32>, u64) {
+    let ids = ids(150, model.config().vocab);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let mut policy = policy(method, set);
+    let outcome = Prefill::new(model, &ids, &mut *policy, budget, 0, &rope)
+        .with_chunk(48)
+        .with_cache(CacheType::F16)
+        .with_card_memory(memory)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{method} {set}: {e}"));
+    (outcome.hidden, outcome.ledger.card)
+}
+
+/// Also where the method drops tokens on the way, and where windows slide.
+#[test]
+fn a_residual_stream_that_has_no_room_lies_on_the_host() {
+    for (arch, method) in [
+        ("llama", ("snapkv", "w=8", 60)),
+        ("llama", ("pyramidinfer", "variant=faithful", 150)),
+        ("gemma2", ("h2o", "", 60)),
+    ] {
+        let file = tiny(&heavy(arch, 2));
+        let model = on_card(open(&file.path), &cards()[0]);
+        let (expected, needed) = read(&model, method, None);
+        let (found, less) = read(&model, method, Some(needed - 1));
+        assert!(found == expected, "{arch} {method:?}");
+        let (stream, stage) = (150 * 256 * 4, 48 * 256 * 4);
+        assert_eq!(needed - less, stream - stage, "{arch} {method:?}");
+    }
+}
+
+fn ask(engine: &Engine, memory: Option<u64>) -> Result<kept_engine::Answer, EngineError> {
+    let text = "the word and ".repeat(12).into_bytes();
+    let document = Document::from_bytes("note.txt", text).expect("a text");
+    let method = Method {
+        name: "snapkv".to_owned(),
+        parameters: Vec::new(),
+    };
+    let ask = Ask {
+        document: &document,
+        question: "Who?",
+        method: &method,
+        budget: Some(Budget::Rows(40)),
+        sampling: &Sampling::default(),
+        max_tokens: 3,
+        thinking: false,
+        limits: Limits {
+            memory,
+            streaming: Streaming::Off,
+        },
+        vault: None,
+    };
+    engine.ask(&ask, &mut |_| (), &Stop::new())
+}
+
+/// The answer says that layers lie on the host, and a limit of memory is kept by moving the residual stream there before rows are let go of.
+#[test]
+fn what_has_no_room_is_said_and_a_limit_is_kept() {
+    let file = tiny(&heavy("llama", 4));
+    let open = || Engine::open(&file.path).expect("a model");
+    let whole = open().on_card(emulated::device(86, ROOMY)).expect("room");
+    let expected = ask(&whole, None).expect("an answer");
+    let said = |answer: &kept_engine::Answer| {
+        let mut notes = answer.notes.iter();
+        notes.any(|note| note.contains("have no room on emulated sm_86"))
+    };
+    assert!(!said(&expected), "{:?}", expected.notes);
+
+    let limit = expected.ledger.card - 1;
+    let limited = ask(&whole, Some(limit)).expect("an answer");
+    assert_eq!(limited.text, expected.text);
+    assert_eq!(limited.rows_per_layer, expected.rows_per_layer);
+    assert!(limited.ledger.card <= limit);
+
+    let parted = open().on_card(emulated::device(86, half(&file.path)));
+    let found = ask(&parted.expect("room for half"), None).expect("an answer");
+    assert_eq!(found.text, expected.text);
+    assert!(said(&found), "{:?}", found.notes);
+}
