@@ -6,11 +6,13 @@ mod cards;
 use cards::*;
 use kept_cuda::emulated;
 use kept_engine::documents::Document;
-use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Budget;
+use kept_engine::vault::Vaults;
 use kept_engine::{Ask, Engine, EngineError, Limits, Method, Prefill, Sampling, Streaming};
 use kept_models::testing::TinyLlama;
+use kept_tests::vaults::Place;
 
 const ROOMY: u64 = 1 << 30;
 
@@ -94,7 +96,16 @@ fn a_residual_stream_that_has_no_room_lies_on_the_host() {
 }
 
 fn ask(engine: &Engine, memory: Option<u64>) -> Result<kept_engine::Answer, EngineError> {
-    let text = "the word and ".repeat(12).into_bytes();
+    ask_with(engine, memory, 12, None)
+}
+
+fn ask_with(
+    engine: &Engine,
+    memory: Option<u64>,
+    times: usize,
+    vault: Option<Vaults<'_>>,
+) -> Result<kept_engine::Answer, EngineError> {
+    let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
     let method = Method {
         name: "snapkv".to_owned(),
@@ -112,7 +123,7 @@ fn ask(engine: &Engine, memory: Option<u64>) -> Result<kept_engine::Answer, Engi
             memory,
             streaming: Streaming::Off,
         },
-        vault: None,
+        vault,
     };
     engine.ask(&ask, &mut |_| (), &Stop::new())
 }
@@ -140,4 +151,35 @@ fn what_has_no_room_is_said_and_a_limit_is_kept() {
     let found = ask(&parted.expect("room for half"), None).expect("an answer");
     assert_eq!(found.text, expected.text);
     assert!(said(&found), "{:?}", found.notes);
+}
+
+/// A later question has the document's rows go there packed, as the vault has them, and of each layer those come back that are kept.
+#[test]
+fn a_later_question_carries_packed_rows_there_and_kept_ones_back() {
+    let (file, place) = (tiny(&quick("llama", 2)), Place::default());
+    let (card, meter) = emulated::metered(86, ROOMY);
+    let engine = Engine::open(&file.path).expect("a model");
+    let engine = engine.on_card(card).expect("room");
+    let carried = |times: usize| {
+        let vaults = Vaults {
+            folder: &place.vaults,
+            kind: PackedRows::Q8_0,
+        };
+        let before = meter.carried();
+        let answer = ask_with(&engine, None, times, Some(vaults)).expect("an answer");
+        let after = meter.carried();
+        (answer, after.0 - before.0, after.1 - before.1)
+    };
+    let times = 100;
+    carried(times);
+    let (answer, sent, brought) = carried(times);
+    let known = answer.vault.tokens_from_vault;
+    assert!(known > 300, "{known} tokens of a vault");
+    // Of two layers with a head of 64 numbers: keys and values as halves. Beside them the rotation and the question go there, and measurements come
+    // back.
+    let halves = 2 * 2 * (known * 64 * 2) as u64;
+    assert!(
+        brought < halves / 4 && sent < halves * 34 / 64 + 280_000,
+        "{sent} bytes went there and {brought} came back, of rows of {halves}"
+    );
 }

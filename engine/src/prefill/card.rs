@@ -1,5 +1,6 @@
 //! One reading on a graphics card: the residual stream and one layer's keys and values live there, and so does what its queries
-//! look at. A residual stream that the card has no room for lies on the host, and each chunk's rows are brought and taken back. Whatever a method is shown, and what is kept, comes to the host: the cut is the host's.
+//! look at. A residual stream that the card has no room for lies on the host, and each chunk's rows are brought and taken back. What a
+//! method is shown comes to the host, and of the rows those that are kept: the cut is the host's.
 //!
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
 
@@ -8,16 +9,17 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, LayerRows, Places,
-    PrefillAttention, Scores, ScoresScratch,
+    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, Kept, KeptRows, LayerRows,
+    Places, PrefillAttention, RowKind, Scores, ScoresScratch,
 };
-use kept_kernels::{HeadShape, Normalise, RowStore, Scale, words};
+use kept_kernels::{HeadShape, Normalise, PackedRows, RowStore, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
-use kept_policies::{Ramp, Softmax, Window};
+use kept_policies::{Pos, Ramp, Softmax, Window};
 
 use super::repetition::Repetition;
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
+use crate::vault::{RowsOf, Vault, VaultRows};
 
 /// All buffers of one reading on a card.
 pub(super) struct CardReading<'a> {
@@ -55,8 +57,45 @@ pub(super) struct CardReading<'a> {
     log_sum_exp: Buffer<f32>,
     /// `[kv_heads, n, words]`
     marks: Buffer<u64>,
+    /// Rows of a vault on their way.
+    packed: Buffer<u8>,
+    /// `[AT_ONCE, head_dim]`: kept rows on their way to the host.
+    kept: KeptRows,
+    /// `[AT_ONCE]`: which these are.
+    kept_at: Indices,
+    /// `[AT_ONCE]`: and whose.
+    kept_heads: Indices,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
+}
+
+/// Kept rows that come to the host at a time.
+const AT_ONCE: usize = 1024;
+
+/// A reading that takes rows from a vault, as long as nothing fails.
+pub(super) struct KnownRows<'r, 'a> {
+    reading: &'r mut CardReading<'a>,
+    pub(super) outcome: Result<(), DeviceError>,
+}
+
+impl VaultRows for KnownRows<'_, '_> {
+    fn take(&mut self, of: RowsOf, head: usize, first: usize, packed: (PackedRows, &[u8])) {
+        if self.outcome.is_err() {
+            return;
+        }
+        let device = self.reading.device();
+        let CardReading {
+            keys,
+            values,
+            packed: room,
+            ..
+        } = &mut *self.reading;
+        let rows = match of {
+            RowsOf::Keys => keys,
+            RowsOf::Values => values,
+        };
+        self.outcome = device.write_packed(rows, (head, first), packed, room);
+    }
 }
 
 /// Some tokens on their way through a layer.
@@ -155,6 +194,13 @@ impl<'a> CardReading<'a> {
             columns: 0,
             log_sum_exp: device.room(most(Sizes::log_sum_exp))?,
             marks: device.room(below.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
+            packed: device.room(match first.known() {
+                0 => 0,
+                _ => Vault::buffer_bytes() as usize,
+            })?,
+            kept: KeptRows::new(device, RowKind::F16, AT_ONCE, heads.head_dim)?,
+            kept_at: Indices::zeros(device, AT_ONCE)?,
+            kept_heads: Indices::zeros(device, AT_ONCE)?,
             halves: Vec::new(),
             card,
         })
@@ -191,6 +237,10 @@ impl<'a> CardReading<'a> {
             + self.queries.bytes()
             + self.window_queries.bytes()
             + self.marks.bytes()
+            + self.packed.bytes()
+            + self.kept.bytes()
+            + self.kept_at.bytes()
+            + self.kept_heads.bytes()
             + self.rope.bytes()
             + self.pass.bytes()
             + self.keys.bytes()
@@ -199,23 +249,21 @@ impl<'a> CardReading<'a> {
             + self.scores.bytes()
     }
 
-    /// Begins a layer of which the host knows the first `known` rows, their column sums `[q_heads, n]` and, of those that are
-    /// observed, `window_queries`.
+    /// Takes rows that come from a vault.
+    pub(super) fn known_rows(&mut self) -> KnownRows<'_, 'a> {
+        KnownRows {
+            reading: self,
+            outcome: Ok(()),
+        }
+    }
+
+    /// Begins a layer of whose known tokens the host has the column sums `[q_heads, n]` and, of those that are observed,
+    /// `window_queries`.
     pub(super) fn begin(
         &mut self,
-        known: usize,
-        (keys, values): (&RowStore, &RowStore),
         column_sums: &[f32],
         window_queries: &[f32],
     ) -> Result<(), DeviceError> {
-        if known > 0 {
-            let numbers = known * self.heads.head_dim;
-            for head in 0..self.heads.kv_heads {
-                self.keys.write_head(head, 0, &keys.head(head)[..numbers])?;
-                self.values
-                    .write_head(head, 0, &values.head(head)[..numbers])?;
-            }
-        }
         self.column_sums.write(0, column_sums)?;
         self.columns = column_sums.len();
         let halves: Vec<f16> = window_queries.iter().map(|x| f16::from_f32(*x)).collect();
@@ -356,6 +404,46 @@ impl<'a> CardReading<'a> {
                 .read_head(head, &mut keys.head_mut(head)[..numbers])?;
             self.values
                 .read_head(head, &mut values.head_mut(head)[..numbers])?;
+        }
+        Ok(())
+    }
+
+    /// Of every head the rows `kept`, on the host, each at its own number.
+    pub(super) fn bring_kept(
+        &mut self,
+        kept: &[Vec<Pos>],
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> Result<(), DeviceError> {
+        let (device, dim) = (self.device(), self.heads.head_dim);
+        let heads = kept.iter().enumerate();
+        let all: Vec<(usize, Pos)> = heads
+            .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
+            .collect();
+        let row_bytes = dim * size_of::<f16>();
+        let (mut bytes, mut row) = (vec![0; AT_ONCE * row_bytes], vec![f16::ZERO; dim]);
+        for some in all.chunks(AT_ONCE) {
+            let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
+            let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
+            self.kept_heads.write(0, &heads)?;
+            self.kept_at.write(0, &rows)?;
+            let kept = Kept {
+                positions: &self.kept_at,
+                heads: &self.kept_heads,
+                targets: None,
+                slots: some.len(),
+            };
+            let bytes = &mut bytes[..some.len() * row_bytes];
+            for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
+                device.keep(there, &kept, None, &mut self.kept)?;
+                self.kept.numbers().read(0, bytes)?;
+                for (&(head, pos), found) in some.iter().zip(bytes.chunks_exact(row_bytes)) {
+                    for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
+                        *half = f16::from_le_bytes(*bytes);
+                    }
+                    row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
+                }
+            }
         }
         Ok(())
     }

@@ -433,7 +433,7 @@ fn read_and_cut(
             LayerKeeps::Window(window) => {
                 for (which, (map, layers)) in maps.iter_mut().zip(&mut layers).enumerate() {
                     map.push_window(window);
-                    layers.push(reader.keep_window(window, which));
+                    layers.push(reader.keep_window(window, which)?);
                 }
                 continue;
             }

@@ -14,7 +14,7 @@ mod foreseen;
 mod wanted;
 mod writing;
 
-use kept_kernels::{PackedRows, RowStore};
+use kept_kernels::PackedRows;
 use kept_policies::{Future, PromptShape};
 
 use super::reader::Read;
@@ -23,7 +23,7 @@ use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::vault::{
     FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Vault, VaultAccess, VaultError,
-    VaultKey, VaultShape, VaultUse, VaultWriter, shared,
+    VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
 };
 
 use wanted::Wanted;
@@ -259,15 +259,14 @@ impl Prefix {
         }
     }
 
-    /// Begins a layer: writes the rows of known tokens where they belong.
+    /// Begins a layer: gives the rows of known tokens to `rows`.
     ///
     /// # Errors
     /// [`VaultError`] when the vault cannot be read to its end; the rows are then anything.
     pub(super) fn begin_layer(
         &mut self,
         layer: usize,
-        keys: &mut RowStore,
-        values: &mut RowStore,
+        rows: &mut dyn VaultRows,
     ) -> Result<(), VaultError> {
         self.queries.clear();
         self.numbers = LayerNumbers::default();
@@ -276,7 +275,7 @@ impl Prefix {
         };
         // Of a document that is read again only measurements may be of use.
         if self.known > 0 || self.writer.is_some() || !self.taken.is_empty() {
-            self.numbers = vault.layer(layer, self.known, keys, values)?;
+            self.numbers = vault.layer(layer, self.known, rows)?;
         }
         if let Some(writer) = &self.writer {
             let from = self.tokens - writer.shape().queries;

@@ -20,6 +20,7 @@ use super::thinning::Alive;
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::turns::Turns;
+use crate::vault::HostRows;
 use crate::{EngineError, MemoryLedger, Watch};
 
 /// What is read, whoever cuts it.
@@ -55,6 +56,8 @@ pub(super) struct Reader<'a> {
     scratch: Scratch,
     /// On a graphics card the layer itself, in place of `residual` and of most of `scratch`.
     card: Option<CardReading<'a>>,
+    /// Whether all rows of this layer are on the host.
+    whole: bool,
     /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
     held: Held,
     /// The last so many rows of the prompt whose log-sum-exp the scratch holds, as attention left it in this layer.
@@ -135,6 +138,7 @@ impl<'a> Reader<'a> {
             known_scores,
             prefix,
             scratch: Scratch::new(sizes, heads),
+            whole: card.is_none(),
             card,
             held: Held::default(),
             attended: 0,
@@ -176,6 +180,7 @@ impl<'a> Reader<'a> {
         );
         scratch.window_queries.clear();
         self.held = Held::default();
+        self.whole = self.card.is_none();
         if asked.column_sums {
             scratch.column_sums.clear();
             scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
@@ -199,6 +204,7 @@ impl<'a> Reader<'a> {
         }
         if self.repetition.is_some() || self.prefix.writes() {
             self.bring(prefix)?;
+            self.bring_column_sums()?;
         }
         if let Some(repetition) = &mut self.repetition {
             let pass = match &mut pass {
@@ -225,7 +231,7 @@ impl<'a> Reader<'a> {
                 let rows = first..n.min(first + chunk);
                 measuring += self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
             }
-            self.bring(n)?;
+            self.bring_column_sums()?;
         } else if rest > 0 {
             // In the same way whether or not the weights were just rearranged: an answer does not depend on it.
             let mut pass = match rest <= FEW_ROWS {
@@ -245,7 +251,20 @@ impl<'a> Reader<'a> {
     fn fill_known(&mut self, layer: usize, asked: &Asked) -> Result<(), EngineError> {
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
-        prefix.begin_layer(layer, &mut scratch.keys, &mut scratch.values)?;
+        match &mut self.card {
+            Some(card) => {
+                let mut rows = card.known_rows();
+                prefix.begin_layer(layer, &mut rows)?;
+                rows.outcome?;
+            }
+            None => {
+                let mut rows = HostRows {
+                    keys: &mut scratch.keys,
+                    values: &mut scratch.values,
+                };
+                prefix.begin_layer(layer, &mut rows)?;
+            }
+        }
         prefix.append_queries(asked.window_from, &mut scratch.window_queries);
         if asked.column_sums {
             prefix.fill_column_sums(&mut scratch.column_sums, asked.n);
@@ -257,12 +276,11 @@ impl<'a> Reader<'a> {
             prefix.fill_repetition(&mut self.known_scores, asked.n);
         }
         if let Some(card) = &mut self.card {
-            let rows = (&scratch.keys, &scratch.values);
             let sums = match asked.column_sums {
                 true => scratch.column_sums.as_slice(),
                 false => &[],
             };
-            card.begin(prefix.known(), rows, sums, &scratch.window_queries)?;
+            card.begin(sums, &scratch.window_queries)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kept_kernels::RowStore;
+use kept_kernels::{PackedRows, RowStore};
 
 use super::format::{Footer, MAGIC, MAX_FOOTER, Measurement, PIECE, TAIL, VaultShape};
 use super::{VaultError, VaultKey};
@@ -69,6 +69,42 @@ impl Numbers {
             Numbers::Double(numbers) => numbers,
             Numbers::Single(_) => &[],
         }
+    }
+}
+
+/// Where rows go as they come from a vault.
+pub trait VaultRows {
+    /// Packed rows of one head's keys, or of its values, from row `first` on: `bytes [count, row_bytes]`.
+    fn take(&mut self, of: RowsOf, head: usize, first: usize, packed: (PackedRows, &[u8]));
+}
+
+/// What rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsOf {
+    /// Keys.
+    Keys,
+    /// Values.
+    Values,
+}
+
+/// Keys and values of a layer on the host; row == position.
+pub struct HostRows<'a> {
+    /// Keys.
+    pub keys: &'a mut RowStore,
+    /// Values.
+    pub values: &'a mut RowStore,
+}
+
+impl VaultRows for HostRows<'_> {
+    fn take(&mut self, of: RowsOf, head: usize, first: usize, (kind, bytes): (PackedRows, &[u8])) {
+        let store = match of {
+            RowsOf::Keys => &mut *self.keys,
+            RowsOf::Values => &mut *self.values,
+        };
+        let dim = store.head_dim();
+        let count = bytes.len() / kind.row_bytes(dim);
+        let rows = &mut store.head_mut(head)[first * dim..][..count * dim];
+        kind.unpack(bytes, dim, rows);
     }
 }
 
@@ -159,8 +195,8 @@ impl Vault {
         PIECE as u64
     }
 
-    /// Writes the keys and values of the first `tokens` tokens of `layer` into rows of their own number, as far as the layer has
-    /// them, and gives what it holds besides. All of the layer is read and checked; where it is damaged, the rows are anything.
+    /// Gives the keys and values of the first `tokens` tokens of `layer` to `rows`, as far as the layer has them, and what it holds
+    /// besides to the caller. All of the layer is read and checked; where it is damaged, the rows are anything.
     ///
     /// # Errors
     /// [`VaultError::Damaged`] when the layer is not what was written; [`VaultError::Io`].
@@ -171,25 +207,26 @@ impl Vault {
         &mut self,
         layer: usize,
         tokens: usize,
-        keys: &mut RowStore,
-        values: &mut RowStore,
+        rows: &mut dyn VaultRows,
     ) -> Result<LayerNumbers, VaultError> {
         let start = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
         let sought = self.file.seek(SeekFrom::Start(start));
         sought.map_err(VaultError::io(&self.path))?;
         let mut checksum = crc32fast::Hasher::new();
         let (kind, heads) = (self.shape.kind, self.shape.heads);
-        let (dim, row_bytes) = (heads.head_dim, kind.row_bytes(heads.head_dim));
+        let row_bytes = kind.row_bytes(heads.head_dim);
         let stored = self.shape.rows(layer);
         let at_once = (PIECE / row_bytes).max(1);
-        for store in [keys, values] {
+        for of in [RowsOf::Keys, RowsOf::Values] {
             for head in 0..heads.kv_heads {
                 for first in stored.clone().step_by(at_once) {
                     let count = at_once.min(stored.end - first);
                     self.take(count * row_bytes, &mut checksum)?;
                     let wanted = tokens.saturating_sub(first).min(count);
-                    let rows = &mut store.head_mut(head)[first * dim..][..wanted * dim];
-                    kind.unpack(&self.piece[..wanted * row_bytes], dim, rows);
+                    if wanted > 0 {
+                        let packed = (kind, &self.piece[..wanted * row_bytes]);
+                        rows.take(of, head, first, packed);
+                    }
                 }
             }
         }

@@ -126,7 +126,14 @@ fn what_was_written_is_read() {
         // Of the layer with a window there are its last rows and some before them.
         for (layer, tokens, stored) in [(0, 90, 23), (1, 90, 0), (1, 40, 0), (0, 20, 23)] {
             let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
-            let numbers = vault.layer(layer, tokens, &mut keys, &mut values);
+            let numbers = vault.layer(
+                layer,
+                tokens,
+                &mut HostRows {
+                    keys: &mut keys,
+                    values: &mut values,
+                },
+            );
             let expected = [LayerNumbers::default(), beside()];
             assert_eq!(numbers.expect("whole"), expected[layer]);
             for (found, salt) in [(keys, layer as f32), (values, layer as f32 + 5.0)] {
@@ -194,7 +201,14 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
             assert!(at < body, "byte {at} of the end");
             let (mut keys, mut values) = (rows(90, 0.0), rows(90, 0.0));
             let layer = usize::from(at >= first);
-            let used = vault.layer(layer, 90, &mut keys, &mut values);
+            let used = vault.layer(
+                layer,
+                90,
+                &mut HostRows {
+                    keys: &mut keys,
+                    values: &mut values,
+                },
+            );
             assert!(matches!(used, Err(VaultError::Damaged { .. })), "byte {at}");
         }
     }
@@ -286,6 +300,13 @@ fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
     let file = std::fs::OpenOptions::new().write(true).open(&path);
     file.and_then(|file| file.set_len(2000)).expect("cut short");
     let (mut keys, mut values) = (rows(90, 0.0), rows(90, 0.0));
-    let used = vault.layer(1, 90, &mut keys, &mut values);
+    let used = vault.layer(
+        1,
+        90,
+        &mut HostRows {
+            keys: &mut keys,
+            values: &mut values,
+        },
+    );
     assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");
 }

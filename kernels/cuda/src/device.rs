@@ -245,6 +245,20 @@ impl<T: Number> Buffer<T> {
         }
     }
 
+    /// [`Buffer::write`] of numbers that are given as bytes.
+    ///
+    /// # Panics
+    /// When they do not fit, or are no whole numbers.
+    pub fn write_bytes(&mut self, first: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(bytes.len().is_multiple_of(size_of::<T>()), "whole numbers");
+        let to = self.part(&(first..first + bytes.len() / size_of::<T>()));
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: any bytes are a `T`, and the range was checked.
+        unsafe { self.driver().upload(to, bytes) }
+    }
+
     /// Copies `first..` to `numbers`, after everything that was asked for before.
     ///
     /// # Panics

@@ -2,7 +2,9 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use kept_kernels::PackedRows;
 
+use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError};
 
 /// Keys or values of one layer, `[kv_heads, capacity, head_dim]`; row == position.
@@ -11,6 +13,63 @@ pub struct LayerRows {
     kv_heads: usize,
     capacity: usize,
     head_dim: usize,
+}
+
+/// `device/unpack.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UnpackParameters {
+    packed: Address,
+    out: Address,
+    rows: u32,
+    dim: u32,
+    row_bytes: u32,
+}
+
+impl Device {
+    /// Replaces rows of one head of `rows` from `first` on by packed ones, `bytes [count, row_bytes]`, which pass through `room`.
+    ///
+    /// # Panics
+    /// When they do not fit there or in `room`, or are no whole rows.
+    pub fn write_packed(
+        &self,
+        rows: &mut LayerRows,
+        (head, first): (usize, usize),
+        (kind, bytes): (PackedRows, &[u8]),
+        room: &mut Buffer<u8>,
+    ) -> Result<(), DeviceError> {
+        let (capacity, dim) = (rows.capacity, rows.head_dim);
+        let row_bytes = kind.row_bytes(dim);
+        let count = bytes.len() / row_bytes;
+        assert!(
+            bytes.len().is_multiple_of(row_bytes)
+                && first + count <= capacity
+                && head < rows.kv_heads,
+            "{} bytes of {kind:?} from row {first} on for head {head} of {}",
+            bytes.len(),
+            rows.kv_heads
+        );
+        let at = (head * capacity + first) * dim;
+        if kind == PackedRows::F16 {
+            return rows.data.write_bytes(at, bytes);
+        }
+        room.write(0, bytes)?;
+        let target = rows.data.share(at..at + count * dim);
+        let parameters = UnpackParameters {
+            packed: room.address(),
+            out: target.address(),
+            rows: count as u32,
+            dim: dim as u32,
+            row_bytes: row_bytes as u32,
+        };
+        let geometry = Geometry {
+            grid: [(count * dim).div_ceil(256) as u32, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked; `rows` is borrowed for writing.
+        unsafe { self.launch("unpack_rows", geometry, &parameters) }
+    }
 }
 
 impl LayerRows {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::{PrefillAttention, Stop, prefill_attention};
 use kept_models::LayerPass;
+use kept_policies::Retention;
 
 use super::{Asked, Read, Reader};
 use crate::observe::{LastQueries, LogSumExp};
@@ -13,14 +14,47 @@ use crate::shape::attention_scale;
 use crate::{EngineError, Watch};
 
 impl Reader<'_> {
-    /// What is on a graphics card of the first `rows` rows of the layer comes to the host, and what all rows have seen.
+    /// What is on a graphics card of the first `rows` rows of the layer comes to the host.
     pub(super) fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
-        let Some(card) = &self.card else {
+        if let Some(card) = &self.card {
+            let scratch = &mut self.scratch;
+            card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
+        }
+        Ok(())
+    }
+
+    /// All `n` rows of the layer come to the host, if they are not there yet.
+    pub(super) fn bring_all(&mut self, n: usize) -> Result<(), EngineError> {
+        if !std::mem::replace(&mut self.whole, true) {
+            self.bring(n)?;
+        }
+        Ok(())
+    }
+
+    /// Of the layer's `n` rows those come to the host that are kept; all of them, where more than copies is made of them.
+    pub(super) fn bring_kept(
+        &mut self,
+        retention: &Retention,
+        n: usize,
+        copied: bool,
+    ) -> Result<(), EngineError> {
+        if self.whole {
             return Ok(());
-        };
-        let scratch = &mut self.scratch;
-        card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
-        card.bring_column_sums(&mut scratch.column_sums)?;
+        }
+        match (retention, &mut self.card) {
+            (Retention::Keep(kept), Some(card)) if copied => {
+                let scratch = &mut self.scratch;
+                Ok(card.bring_kept(kept, &mut scratch.keys, &mut scratch.values)?)
+            }
+            _ => self.bring_all(n),
+        }
+    }
+
+    /// What all rows have seen comes to the host.
+    pub(super) fn bring_column_sums(&mut self) -> Result<(), EngineError> {
+        if let Some(card) = &self.card {
+            card.bring_column_sums(&mut self.scratch.column_sums)?;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_models::RopeTable;
-use kept_policies::{BelowAverage, Observation, Policy, Positions, Retention, Softmax};
+use kept_policies::{BelowAverage, Observation, Policy, Pos, Positions, Retention, Softmax};
 
 use super::Reader;
 use crate::EngineError;
@@ -14,7 +14,18 @@ use crate::shape::attention_scale;
 impl Reader<'_> {
     /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
     /// holds them.
-    pub(in crate::prefill) fn keep_window(&mut self, window: usize, which: usize) -> CompactLayer {
+    ///
+    /// # Errors
+    /// [`EngineError::Card`].
+    pub(in crate::prefill) fn keep_window(
+        &mut self,
+        window: usize,
+        which: usize,
+    ) -> Result<CompactLayer, EngineError> {
+        let n = self.sizes[which].tokens;
+        let last = n.saturating_sub(window) as u32..n as u32;
+        let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
+        self.bring_kept(&Retention::Keep(last), n, true)?;
         let (scratch, sizes) = (&mut self.scratch, &self.sizes[which]);
         let ring = CompactLayer::ring(
             (&scratch.keys, &scratch.values),
@@ -25,7 +36,7 @@ impl Reader<'_> {
             &mut scratch.gathered,
         );
         self.tally.cut(None, &ring);
-        ring
+        Ok(ring)
     }
 
     /// Measures what method number `which` needs of the model's layer `model_layer`, which was just read and is its own layer
@@ -45,6 +56,9 @@ impl Reader<'_> {
         let needs_rows = policy.needs(layer).rows;
         // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
         let raw = needs_rows && positions == Positions::Reassigned;
+        if needs_rows {
+            self.bring_all(n)?;
+        }
         self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
         if raw {
             match self.sizes.len() {
@@ -65,6 +79,8 @@ impl Reader<'_> {
         let spreads = policy.spreads(&observation, &retention);
         let passed = policy.pass_on(&observation);
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
+        let copied = spreads.is_empty() && sizes.tables[layer].is_none();
+        self.bring_kept(&retention, n, copied)?;
         let keys = match &self.raw_keys {
             Some(keys) if raw => keys,
             _ => &self.scratch.keys,
@@ -117,6 +133,9 @@ impl Reader<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let rotated = self.of.rope.of_layer(model_layer).is_some();
+        if policy.needs(layer).rows {
+            self.bring_all(self.sizes[0].entering[layer])?;
+        }
         self.measure(layer, 0, rotated, policy.among(), stop)?;
         let keys = policy.needs(layer).rows.then_some(&self.scratch.keys);
         policy.survey(&self.observation(layer, 0, keys));
