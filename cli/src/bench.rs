@@ -1,20 +1,22 @@
 //! `kept bench`: reading and answering speed on drawn tokens, with the bytes each token moves.
 
-use std::time::{Duration, Instant};
+mod reading;
+
+use std::time::Instant;
 
 use anyhow::ensure;
-use kept_engine::kernels::{Stop, allocations, bandwidth, settled_allocations, threads};
+use kept_engine::kernels::{allocations, bandwidth, settled_allocations, threads};
 use kept_engine::models::{Config, RopeTable};
-use kept_engine::policies::{Budget, Policy, PromptShape};
 use kept_engine::{
-    CompactCache, ComputeDevice, Decoder, Engine, MemoryLedger, Phase, Prefill, Progress, Sampler,
-    Sampling, Stream, card_rates, drawn_cache, peak_resident_bytes, resident_bytes,
+    ComputeDevice, Decoder, Prefill, Sampler, Sampling, card_rates, peak_resident_bytes,
+    resident_bytes,
 };
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
+use reading::{Asked, OwnVaults};
 
 #[derive(Serialize)]
 struct BenchJson {
@@ -58,150 +60,8 @@ struct BenchJson {
     card_bytes: Option<(u64, u64)>,
     /// From the first token of the prompt to the first of the answer.
     first_token_seconds: f64,
-}
-
-/// What is to be read.
-struct Asked<'a> {
-    engine: &'a Engine,
-    ids: &'a [u32],
-    budget: Option<Budget>,
-    room: usize,
-}
-
-/// What was read, whole or in streaming, or drawn.
-struct Read {
-    cache: CompactCache,
-    hidden: Vec<f32>,
-    rows: Vec<usize>,
-    budget: usize,
-    positions: usize,
-    ledger: MemoryLedger,
-    selecting: Duration,
-    seconds: f64,
-    /// Tokens per second in the first and in the last tenth, where it was streamed.
-    tenths: Option<(f64, f64)>,
-}
-
-impl Asked<'_> {
-    fn prefill(
-        &self,
-        policy: &mut dyn Policy,
-        bar: &ReadingBar,
-        stop: &Stop,
-    ) -> anyhow::Result<Read> {
-        let (model, n) = (self.engine.model(), self.ids.len());
-        let shape = PromptShape::of(n);
-        let budget = self
-            .engine
-            .rows_for(policy, self.budget, &shape, self.room)?;
-        let positions = n + self.room;
-        let rope = RopeTable::new(model.config(), positions);
-        let started = Instant::now();
-        let prefill = Prefill::new(model, self.ids, policy, budget, self.room, &rope)
-            .with_cache(self.engine.cache_type());
-        let outcome = prefill.run(
-            &mut |event| {
-                if let kept_engine::Event::Progress(progress) = event {
-                    bar.show(&progress);
-                }
-            },
-            stop,
-        )?;
-        Ok(Read {
-            seconds: started.elapsed().as_secs_f64(),
-            cache: outcome.cache,
-            hidden: outcome.hidden,
-            rows: outcome.rows,
-            budget,
-            positions,
-            ledger: outcome.ledger,
-            selecting: outcome.selecting,
-            tenths: None,
-        })
-    }
-
-    /// Reads nothing.
-    fn drawn(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
-        let (model, n) = (self.engine.model(), self.ids.len());
-        let budget = self
-            .engine
-            .rows_for(policy, self.budget, &PromptShape::of(n), self.room)?;
-        let (cache, rows) = drawn_cache(
-            model,
-            policy,
-            n,
-            budget,
-            self.room,
-            self.engine.cache_type(),
-        )?;
-        Ok(Read {
-            ledger: MemoryLedger {
-                weights: model.weights_bytes(),
-                kept_rows: cache.allocated_bytes(),
-                tables: cache.table_bytes() + policy.bytes(),
-                ..MemoryLedger::default()
-            },
-            cache,
-            hidden: vec![1.0; model.config().width],
-            rows,
-            budget,
-            positions: n + self.room,
-            selecting: Duration::ZERO,
-            seconds: 0.0,
-            tenths: None,
-        })
-    }
-
-    fn stream(
-        &self,
-        policy: &mut dyn Policy,
-        bar: &ReadingBar,
-        stop: &Stop,
-    ) -> anyhow::Result<Read> {
-        let model = self.engine.model();
-        let shape = PromptShape::of(self.ids.len());
-        let plan = self
-            .engine
-            .stream_plan(policy, self.budget, &shape, self.room)?;
-        let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
-        let rope = RopeTable::new(model.config(), positions);
-        let started = Instant::now();
-        let mut stream = Stream::new(model, policy, plan, &rope);
-        let total = self.ids.len() * model.config().layers;
-        let mut done = 0;
-        // Tokens that were read, and when.
-        let mut marks = vec![(0, 0.0)];
-        for ids in self.ids.chunks(stream.stretch()) {
-            let mut passed = |rows: usize, _: &Stream<'_>| {
-                done += rows;
-                let (share, seconds) =
-                    (done as f64 / total as f64, started.elapsed().as_secs_f64());
-                bar.show(&Progress {
-                    phase: Phase::Reading,
-                    tokens_done: (share * self.ids.len() as f64) as usize,
-                    tokens_total: self.ids.len(),
-                    tokens_from_vault: 0,
-                    tokens_per_second: share * self.ids.len() as f64 / seconds,
-                    seconds_left: seconds * (1.0 - share) / share,
-                });
-            };
-            stream.feed(ids, &mut passed, stop)?;
-            let read = marks.last().map_or(0, |&(read, _)| read) + ids.len();
-            marks.push((read, started.elapsed().as_secs_f64()));
-        }
-        let streamed = stream.into_streamed();
-        Ok(Read {
-            seconds: started.elapsed().as_secs_f64(),
-            rows: vec![budget; streamed.cache.cut_layers().count()],
-            cache: streamed.cache,
-            hidden: streamed.hidden,
-            budget,
-            positions,
-            ledger,
-            selecting: Duration::ZERO,
-            tenths: tenths(&marks),
-        })
-    }
+    /// Of a second question behind the same document, which comes from a vault: seconds of its reading, and tokens that were not read.
+    again: Option<(f64, usize)>,
 }
 
 #[derive(Serialize)]
@@ -242,15 +102,6 @@ fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
         "copying {:.1} GB/s, reading {:.1} GB/s, {} threads\n",
         report.copy_gbs, report.read_gbs, report.threads
     ))
-}
-
-/// Tokens per second in the first and in the last tenth, of marks `(tokens, seconds)`; none where a tenth is no whole piece.
-fn tenths(marks: &[(usize, f64)]) -> Option<(f64, f64)> {
-    let (&begin, &end) = (marks.first()?, marks.last()?);
-    let speed = |from: (usize, f64), to: (usize, f64)| (to.0 - from.0) as f64 / (to.1 - from.1);
-    let early = marks.iter().find(|mark| mark.0 >= end.0 / 10)?;
-    let late = marks.iter().rfind(|mark| mark.0 <= end.0 - end.0 / 10)?;
-    (marks.len() > 10).then(|| (speed(begin, *early), speed(*late, end)))
 }
 
 fn bytes_per_read_token(config: &Config, weights: u64, n: usize) -> f64 {
@@ -294,15 +145,22 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             (low + i * 7919 % (vocabulary - low)) as u32
         })
         .collect();
+    ensure!(
+        arguments.memory.is_none() || model.card().is_some(),
+        "--memory is the most that is taken of a graphics card; name one with --device cuda:0"
+    );
     let mut policy = method.build()?;
     let watched = engine.watch_card()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
+    let vaults = arguments.again.then(OwnVaults::new);
     let asked = Asked {
         engine: &engine,
         ids: &ids,
         budget,
         room: decode_tokens,
+        vaults: vaults.as_ref(),
+        card_memory: arguments.card_memory()?,
     };
     let read = match arguments.streaming {
         _ if arguments.after.is_some() => asked.drawn(&mut *policy),
@@ -311,6 +169,19 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     };
     bar.clear();
     let read = read?;
+    let again = match arguments.again {
+        true => {
+            let read = asked.again(&mut *method.build()?, &bar, &stop)?;
+            bar.clear();
+            ensure!(
+                read.known > 0,
+                "no vault was left of {n} tokens; give more --prompt-tokens, or room for one in {}",
+                std::env::temp_dir().display()
+            );
+            Some((read.seconds, read.known))
+        }
+        false => None,
+    };
     let (budget, kv_bytes, prefill_seconds) = (read.budget, read.cache.kv_bytes(), read.seconds);
     let mut ledger = read.ledger;
     let rope = RopeTable::new(model.config(), read.positions);
@@ -377,6 +248,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         card: model.card().map(|card| card.device().facts().name.clone()),
         card_bytes,
         first_token_seconds,
+        again,
     };
     match arguments.json {
         true => output::print_json(&report),
@@ -423,6 +295,13 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         report.peak_bytes.map_or("unknown".into(), bytes),
         bytes(report.ledger_peak_bytes + report.base_bytes.unwrap_or(0)),
     ))?;
+    if let Some((seconds, known)) = report.again {
+        output::print_text(&format!(
+            "again      {seconds:.3} s behind {} tokens of a vault: {:.2} % of reading them\n",
+            count(known),
+            100.0 * seconds / report.prefill_seconds
+        ))?;
+    }
     let (Some(card), Some((expected, taken))) = (&report.card, report.card_bytes) else {
         return Ok(());
     };

@@ -6,12 +6,12 @@ mod cards;
 use cards::*;
 use kept_cuda::emulated;
 use kept_engine::documents::Document;
-use kept_engine::kernels::{CacheType, PackedRows, Stop};
+use kept_engine::kernels::{CacheType, PackedRows, Stop, in_words};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::Budget;
+use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::vault::Vaults;
 use kept_engine::{Ask, Engine, EngineError, Limits, Method, Prefill, Sampling, Streaming};
-use kept_models::testing::TinyLlama;
+use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::vaults::Place;
 
 const ROOMY: u64 = 1 << 30;
@@ -182,4 +182,93 @@ fn a_later_question_carries_packed_rows_there_and_kept_ones_back() {
         brought < halves / 4 && sent < halves * 34 / 64 + 280_000,
         "{sent} bytes went there and {brought} came back, of rows of {halves}"
     );
+}
+
+/// A file with the shape of an 8B model in Q4_K_M, mixed as llama.cpp mixes it, whose matrices are holes.
+fn eight_billion() -> (tempfile::TempDir, std::path::PathBuf) {
+    let (layers, width, ffn, vocab) = (32, 4096, 14336, 128_256);
+    let mut w = TinyLlama {
+        layers: 0,
+        width: 256,
+        head_dim: 128,
+        context: 1 << 18,
+        ..TinyLlama::default()
+    }
+    .writer();
+    for (key, value) in [
+        ("block_count", layers),
+        ("embedding_length", width),
+        ("feed_forward_length", ffn),
+        ("attention.head_count", 32),
+        ("attention.head_count_kv", 8),
+    ] {
+        w.set(&format!("llama.{key}"), MetaValue::Whole(value as u32));
+    }
+    let tokens: Vec<String> = (0..vocab).map(|i| format!("t{i}")).collect();
+    w.set(
+        "tokenizer.ggml.token_type",
+        MetaValue::Wholes(vec![1; vocab]),
+    );
+    w.set("tokenizer.ggml.tokens", MetaValue::Texts(tokens));
+    w.set("tokenizer.ggml.merges", MetaValue::Texts(Vec::new()));
+    w.zeros("token_embd.weight", [vocab, width], "Q4_K");
+    w.zeros("output.weight", [vocab, width], "Q6_K");
+    w.tensor("output_norm.weight", &[width], "F32", &vec![1.0; width]);
+    for layer in 0..layers {
+        let more = layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+        let delicate = if more { "Q6_K" } else { "Q4_K" };
+        for (part, shape, kind) in [
+            ("attn_q", [width, width], "Q4_K"),
+            ("attn_k", [1024, width], "Q4_K"),
+            ("attn_v", [1024, width], delicate),
+            ("attn_output", [width, width], "Q4_K"),
+            ("ffn_gate", [ffn, width], "Q4_K"),
+            ("ffn_up", [ffn, width], "Q4_K"),
+            ("ffn_down", [width, ffn], delicate),
+        ] {
+            w.zeros(&format!("blk.{layer}.{part}.weight"), shape, kind);
+        }
+        for part in ["attn_norm", "ffn_norm"] {
+            let name = format!("blk.{layer}.{part}.weight");
+            w.tensor(&name, &[width], "F32", &vec![1.0; width]);
+        }
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("eight.gguf");
+    w.write(&path).expect("written");
+    (folder, path)
+}
+
+/// 128K tokens on an 8B model, by what would be taken of a card: nothing is, and nothing is read. A card of 8 GiB has room for all of it, one of
+/// 6 GiB without the residual stream and a few layers.
+#[test]
+fn a_long_document_on_a_large_model_fits_a_small_card() {
+    let (_folder, path) = eight_billion();
+    for (gib, all_there) in [(8, true), (6, false)] {
+        // What the driver and the kernels' code leave of it.
+        let free = (gib << 30) - (600 << 20);
+        let engine = Engine::open(&path).expect("a model");
+        let there = engine.on_card(emulated::device(86, free).rehearsal());
+        let there = there.expect("as if");
+        let (weights, away) = bytes(there.model());
+        let method = Method {
+            name: "snapkv".to_owned(),
+            parameters: Vec::new(),
+        };
+        let shape = PromptShape::of(128 << 10);
+        let ledger = there.expected_ledger(&shape, &method, Some(Budget::Rows(2048)), 512);
+        let taken = ledger.expect("an estimate").card;
+        let report = format!(
+            "of {gib} GiB {} are taken, {} of them weights; {} of weights are on the host",
+            in_words(taken),
+            in_words(weights),
+            in_words(away)
+        );
+        assert!(taken <= free, "{report}");
+        assert_eq!(away == 0, all_there, "{report}");
+        // The residual stream of that many tokens.
+        let beside = taken - weights;
+        assert_eq!(beside > 2 << 30, all_there, "{report}");
+        eprintln!("{report}");
+    }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use kept_engine::kernels::CacheType;
 
 use super::asking::QuestionArguments;
-use super::{DeviceArguments, EngineArguments, StretchArguments};
+use super::{DeviceArguments, EngineArguments, StretchArguments, memory};
 
 #[derive(Debug, Args)]
 pub struct CompareArguments {
@@ -186,10 +186,23 @@ pub struct BenchArguments {
     /// Read nothing: write over a cache as the method leaves it after N tokens, filled with drawn numbers.
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt_tokens", "streaming"])]
     pub after: Option<usize>,
+    /// Keep what was read in a vault, a temporary one, and ask once more behind it.
+    #[arg(long, conflicts_with_all = ["streaming", "after"])]
+    pub again: bool,
+    /// Take at most so much of the graphics card that computes, weights included: 8GiB.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["streaming", "after"])]
+    pub memory: Option<String>,
     /// Measure only how fast this machine copies and reads memory.
     #[arg(long)]
     pub bandwidth: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+impl BenchArguments {
+    /// What of a graphics card may be taken, in bytes.
+    pub fn card_memory(&self) -> anyhow::Result<Option<u64>> {
+        self.memory.as_deref().map(memory).transpose()
+    }
 }

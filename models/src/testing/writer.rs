@@ -1,5 +1,7 @@
 //! Any GGUF file, wrong ones too.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use candle_core::quantized::k_quants::{
@@ -42,7 +44,24 @@ pub struct GgufWriter {
     pub alignment: usize,
     pub(super) metadata: Vec<(String, MetaValue)>,
     /// Name, shape rows first, type number, data.
-    tensors: Vec<(String, Vec<usize>, u32, Vec<u8>)>,
+    tensors: Vec<(String, Vec<usize>, u32, Data)>,
+}
+
+/// A tensor's bytes.
+#[derive(Debug, Clone)]
+enum Data {
+    Bytes(Vec<u8>),
+    /// So many zeros, which take no room on a disk that can leave them out.
+    Zeros(usize),
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Zeros(count) => *count,
+        }
+    }
 }
 
 impl Default for GgufWriter {
@@ -94,6 +113,19 @@ impl GgufWriter {
         kind: u32,
         data: Vec<u8>,
     ) -> &mut Self {
+        self.add(name, shape, kind, Data::Bytes(data))
+    }
+
+    /// Add a matrix of zeros in a block type by its name, replacing an earlier tensor: for files of a real model's size.
+    ///
+    /// # Panics
+    /// When there is no such type, or a row is not whole blocks.
+    pub fn zeros(&mut self, name: &str, [rows, cols]: [usize; 2], kind: &str) -> &mut Self {
+        let (number, row) = quantise(kind, &vec![0.0; cols]);
+        self.add(name, &[rows, cols], number, Data::Zeros(rows * row.len()))
+    }
+
+    fn add(&mut self, name: &str, shape: &[usize], kind: u32, data: Data) -> &mut Self {
         self.remove_tensor(name);
         self.tensors
             .push((name.to_owned(), shape.to_vec(), kind, data));
@@ -129,6 +161,19 @@ impl GgufWriter {
 
     /// The file's bytes.
     pub fn bytes(&self) -> Vec<u8> {
+        let mut out = self.head();
+        for (.., data) in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            match data {
+                Data::Bytes(bytes) => out.extend(bytes),
+                Data::Zeros(count) => out.resize(out.len() + count, 0),
+            }
+        }
+        out
+    }
+
+    /// Everything before the tensors' data.
+    fn head(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
@@ -148,10 +193,6 @@ impl GgufWriter {
             out.extend((offset as u64).to_le_bytes());
             offset += data.len().next_multiple_of(self.alignment);
         }
-        for (.., data) in &self.tensors {
-            out.resize(out.len().next_multiple_of(self.alignment), 0);
-            out.extend(data);
-        }
         out
     }
 
@@ -160,7 +201,19 @@ impl GgufWriter {
     /// # Errors
     /// What the operating system says.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        std::fs::write(path, self.bytes())
+        let head = self.head();
+        let mut file = File::create(path)?;
+        file.write_all(&head)?;
+        let mut end = head.len() as u64;
+        for (.., data) in &self.tensors {
+            let start = end.next_multiple_of(self.alignment as u64);
+            end = start + data.len() as u64;
+            if let Data::Bytes(bytes) = data {
+                file.seek(SeekFrom::Start(start))?;
+                file.write_all(bytes)?;
+            }
+        }
+        file.set_len(end)
     }
 }
 

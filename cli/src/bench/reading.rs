@@ -1,0 +1,234 @@
+//! What `kept bench` reads: drawn tokens, whole or in streaming, or nothing at all; and once more behind what is in a vault.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::models::RopeTable;
+use kept_engine::policies::{Budget, Policy, PromptShape};
+use kept_engine::vault::{VaultAccess, VaultFolder, Vaults};
+use kept_engine::{
+    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, drawn_cache,
+};
+
+use crate::progress::ReadingBar;
+
+/// Tokens of a question behind a document.
+const QUESTION: usize = 24;
+
+/// A folder of vaults that goes away with it.
+pub struct OwnVaults {
+    path: PathBuf,
+    folder: VaultFolder,
+}
+
+impl OwnVaults {
+    /// In the system's folder for what is temporary.
+    pub fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("kept-bench-{}", std::process::id()));
+        Self {
+            folder: VaultFolder::new(&path, u64::MAX),
+            path,
+        }
+    }
+}
+
+impl Drop for OwnVaults {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("{} is left behind: {error}", self.path.display());
+        }
+    }
+}
+
+/// What is to be read.
+pub struct Asked<'a> {
+    pub engine: &'a Engine,
+    pub ids: &'a [u32],
+    pub budget: Option<Budget>,
+    pub room: usize,
+    /// Where the document is kept, if it is: all tokens but the last few.
+    pub vaults: Option<&'a OwnVaults>,
+    /// Bytes of a graphics card that may be taken.
+    pub card_memory: Option<u64>,
+}
+
+/// What was read, whole or in streaming, or drawn.
+pub struct Read {
+    pub cache: CompactCache,
+    pub hidden: Vec<f32>,
+    pub rows: Vec<usize>,
+    pub budget: usize,
+    pub positions: usize,
+    pub ledger: MemoryLedger,
+    pub selecting: Duration,
+    pub seconds: f64,
+    /// Tokens per second in the first and in the last tenth, where it was streamed.
+    pub tenths: Option<(f64, f64)>,
+    /// Tokens that came from the vault.
+    pub known: usize,
+}
+
+impl Asked<'_> {
+    pub fn prefill(
+        &self,
+        policy: &mut dyn Policy,
+        bar: &ReadingBar,
+        stop: &Stop,
+    ) -> anyhow::Result<Read> {
+        let (model, n) = (self.engine.model(), self.ids.len());
+        let shape = PromptShape::of(n);
+        let budget = self
+            .engine
+            .rows_for(policy, self.budget, &shape, self.room)?;
+        let positions = n + self.room;
+        let rope = RopeTable::new(model.config(), positions);
+        let started = Instant::now();
+        let access = self.vaults.map(|vaults| VaultAccess {
+            vaults: Vaults {
+                folder: &vaults.folder,
+                kind: PackedRows::Q8_0,
+            },
+            model: self.engine.print(),
+            document: "drawn",
+            anew: false,
+        });
+        let mut prefill = Prefill::new(model, self.ids, policy, budget, self.room, &rope)
+            .with_cache(self.engine.cache_type())
+            .with_card_memory(self.card_memory);
+        if access.is_some() {
+            prefill = prefill
+                .with_document(0..n.saturating_sub(QUESTION))
+                .with_vault(access);
+        }
+        let outcome = prefill.run(
+            &mut |event| {
+                if let kept_engine::Event::Progress(progress) = event {
+                    bar.show(&progress);
+                }
+            },
+            stop,
+        )?;
+        Ok(Read {
+            seconds: started.elapsed().as_secs_f64(),
+            cache: outcome.cache,
+            hidden: outcome.hidden,
+            rows: outcome.rows,
+            budget,
+            positions,
+            ledger: outcome.ledger,
+            selecting: outcome.selecting,
+            tenths: None,
+            known: outcome.vault.map_or(0, |used| used.tokens_from_vault),
+        })
+    }
+
+    /// Another question behind the same document, as [`Asked::prefill`] left it in the vault.
+    pub fn again(
+        &self,
+        policy: &mut dyn Policy,
+        bar: &ReadingBar,
+        stop: &Stop,
+    ) -> anyhow::Result<Read> {
+        let mut ids = self.ids.to_vec();
+        let question = ids.len().saturating_sub(QUESTION);
+        ids[question..].reverse();
+        Asked { ids: &ids, ..*self }.prefill(policy, bar, stop)
+    }
+
+    /// Reads nothing.
+    pub fn drawn(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
+        let (model, n) = (self.engine.model(), self.ids.len());
+        let budget = self
+            .engine
+            .rows_for(policy, self.budget, &PromptShape::of(n), self.room)?;
+        let (cache, rows) = drawn_cache(
+            model,
+            policy,
+            n,
+            budget,
+            self.room,
+            self.engine.cache_type(),
+        )?;
+        Ok(Read {
+            ledger: MemoryLedger {
+                weights: model.weights_bytes(),
+                kept_rows: cache.allocated_bytes(),
+                tables: cache.table_bytes() + policy.bytes(),
+                ..MemoryLedger::default()
+            },
+            cache,
+            hidden: vec![1.0; model.config().width],
+            rows,
+            budget,
+            positions: n + self.room,
+            selecting: Duration::ZERO,
+            seconds: 0.0,
+            tenths: None,
+            known: 0,
+        })
+    }
+
+    pub fn stream(
+        &self,
+        policy: &mut dyn Policy,
+        bar: &ReadingBar,
+        stop: &Stop,
+    ) -> anyhow::Result<Read> {
+        let model = self.engine.model();
+        let shape = PromptShape::of(self.ids.len());
+        let plan = self
+            .engine
+            .stream_plan(policy, self.budget, &shape, self.room)?;
+        let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
+        let rope = RopeTable::new(model.config(), positions);
+        let started = Instant::now();
+        let mut stream = Stream::new(model, policy, plan, &rope);
+        let total = self.ids.len() * model.config().layers;
+        let mut done = 0;
+        // Tokens that were read, and when.
+        let mut marks = vec![(0, 0.0)];
+        for ids in self.ids.chunks(stream.stretch()) {
+            let mut passed = |rows: usize, _: &Stream<'_>| {
+                done += rows;
+                let (share, seconds) =
+                    (done as f64 / total as f64, started.elapsed().as_secs_f64());
+                bar.show(&Progress {
+                    phase: Phase::Reading,
+                    tokens_done: (share * self.ids.len() as f64) as usize,
+                    tokens_total: self.ids.len(),
+                    tokens_from_vault: 0,
+                    tokens_per_second: share * self.ids.len() as f64 / seconds,
+                    seconds_left: seconds * (1.0 - share) / share,
+                });
+            };
+            stream.feed(ids, &mut passed, stop)?;
+            let read = marks.last().map_or(0, |&(read, _)| read) + ids.len();
+            marks.push((read, started.elapsed().as_secs_f64()));
+        }
+        let streamed = stream.into_streamed();
+        Ok(Read {
+            seconds: started.elapsed().as_secs_f64(),
+            rows: vec![budget; streamed.cache.cut_layers().count()],
+            cache: streamed.cache,
+            hidden: streamed.hidden,
+            budget,
+            positions,
+            ledger,
+            selecting: Duration::ZERO,
+            tenths: tenths(&marks),
+            known: 0,
+        })
+    }
+}
+
+/// Tokens per second in the first and in the last tenth, of marks `(tokens, seconds)`; none where a tenth is no whole piece.
+fn tenths(marks: &[(usize, f64)]) -> Option<(f64, f64)> {
+    let (&begin, &end) = (marks.first()?, marks.last()?);
+    let speed = |from: (usize, f64), to: (usize, f64)| (to.0 - from.0) as f64 / (to.1 - from.1);
+    let early = marks.iter().find(|mark| mark.0 >= end.0 / 10)?;
+    let late = marks.iter().rfind(|mark| mark.0 <= end.0 - end.0 / 10)?;
+    (marks.len() > 10).then(|| (speed(begin, *early), speed(*late, end)))
+}
