@@ -1,6 +1,6 @@
 //! The commands as a script uses them: every promised field, consistent with each other, and the same answer twice.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use kept_tests::golden::{self, ids};
@@ -216,6 +216,30 @@ fn logits_after_a_cut_prompt_are_the_engine_s() {
             &format!("step {step}"),
         );
     }
+}
+
+/// A second question behind the vault of the first: all but the last 24 tokens come from there. A limit of a graphics card's memory is none of
+/// the processor's.
+#[test]
+fn bench_asks_again_behind_a_vault() {
+    let model = golden::model("group2-llama3-tied");
+    let run = |more: &[&str]| {
+        let words = [
+            "bench",
+            "--json",
+            "--prompt-tokens",
+            "300",
+            "--decode-tokens",
+            "2",
+        ];
+        let words = words.iter().chain(more).map(OsStr::new);
+        kept(words.chain(["--model".as_ref(), model.as_os_str()]))
+    };
+    let bench = run(&["--again"]).json();
+    assert_eq!(bench["again"][1], 276, "{bench}");
+    assert!(bench["again"][0].as_f64().is_some_and(|x| x > 0.0));
+    assert!(run(&[]).json()["again"].is_null());
+    run(&["--memory", "8GiB"]).refused(&["--memory"]);
 }
 
 #[test]
