@@ -116,6 +116,9 @@ fn another_device_is_another_engine_and_the_conversation_stays() {
     assert_eq!(words(&home), ["--device auto", "--device cuda:0"]);
 
     app.choose("settings-device", "cpu");
+    app.until("the refusal is of the past", |app| {
+        app.snapshot()["modelError"].is_null().then_some(())
+    });
     app.is_ready();
     says_now(&app, "Runs on the processor.");
     assert_eq!(words(&home).len(), 2, "the plain engine needs no words");
