@@ -4,22 +4,24 @@
 //!
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
 
+mod carrying;
+mod looking;
+
 use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, Kept, KeptRows, LayerRows,
-    Places, PrefillAttention, RowKind, Scores, ScoresScratch,
+    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, KeptRows, LayerRows, Places,
+    PrefillAttention, RowKind, Scores, ScoresScratch,
 };
-use kept_kernels::{HeadShape, Normalise, PackedRows, RowStore, Scale, words};
+use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
-use kept_policies::{Pos, Ramp, Softmax, Window};
 
 use super::repetition::Repetition;
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
-use crate::vault::{RowsOf, Vault, VaultRows};
+use crate::vault::Vault;
 
 /// All buffers of one reading on a card.
 pub(super) struct CardReading<'a> {
@@ -71,32 +73,6 @@ pub(super) struct CardReading<'a> {
 
 /// Kept rows that come to the host at a time.
 const AT_ONCE: usize = 1024;
-
-/// A reading that takes rows from a vault, as long as nothing fails.
-pub(super) struct KnownRows<'r, 'a> {
-    reading: &'r mut CardReading<'a>,
-    pub(super) outcome: Result<(), DeviceError>,
-}
-
-impl VaultRows for KnownRows<'_, '_> {
-    fn take(&mut self, of: RowsOf, head: usize, first: usize, packed: (PackedRows, &[u8])) {
-        if self.outcome.is_err() {
-            return;
-        }
-        let device = self.reading.device();
-        let CardReading {
-            keys,
-            values,
-            packed: room,
-            ..
-        } = &mut *self.reading;
-        let rows = match of {
-            RowsOf::Keys => keys,
-            RowsOf::Values => values,
-        };
-        self.outcome = device.write_packed(rows, (head, first), packed, room);
-    }
-}
 
 /// Some tokens on their way through a layer.
 pub(super) struct CardChunk<'c> {
@@ -249,14 +225,6 @@ impl<'a> CardReading<'a> {
             + self.scores.bytes()
     }
 
-    /// Takes rows that come from a vault.
-    pub(super) fn known_rows(&mut self) -> KnownRows<'_, 'a> {
-        KnownRows {
-            reading: self,
-            outcome: Ok(()),
-        }
-    }
-
     /// Begins a layer of whose known tokens the host has the column sums `[q_heads, n]` and, of those that are observed,
     /// `window_queries`.
     pub(super) fn begin(
@@ -389,159 +357,5 @@ impl<'a> CardReading<'a> {
         }
         // Not further ahead than a person who stops it wants to wait.
         device.wait()
-    }
-
-    /// The first `rows` keys and values of every head, on the host.
-    pub(super) fn bring_rows(
-        &self,
-        rows: usize,
-        keys: &mut RowStore,
-        values: &mut RowStore,
-    ) -> Result<(), DeviceError> {
-        let numbers = rows * self.heads.head_dim;
-        for head in 0..self.heads.kv_heads {
-            self.keys
-                .read_head(head, &mut keys.head_mut(head)[..numbers])?;
-            self.values
-                .read_head(head, &mut values.head_mut(head)[..numbers])?;
-        }
-        Ok(())
-    }
-
-    /// Of every head the rows `kept`, on the host, each at its own number.
-    pub(super) fn bring_kept(
-        &mut self,
-        kept: &[Vec<Pos>],
-        keys: &mut RowStore,
-        values: &mut RowStore,
-    ) -> Result<(), DeviceError> {
-        let (device, dim) = (self.device(), self.heads.head_dim);
-        let heads = kept.iter().enumerate();
-        let all: Vec<(usize, Pos)> = heads
-            .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
-            .collect();
-        let row_bytes = dim * size_of::<f16>();
-        let (mut bytes, mut row) = (vec![0; AT_ONCE * row_bytes], vec![f16::ZERO; dim]);
-        for some in all.chunks(AT_ONCE) {
-            let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
-            let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
-            self.kept_heads.write(0, &heads)?;
-            self.kept_at.write(0, &rows)?;
-            let kept = Kept {
-                positions: &self.kept_at,
-                heads: &self.kept_heads,
-                targets: None,
-                slots: some.len(),
-            };
-            let bytes = &mut bytes[..some.len() * row_bytes];
-            for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
-                device.keep(there, &kept, None, &mut self.kept)?;
-                self.kept.numbers().read(0, bytes)?;
-                for (&(head, pos), found) in some.iter().zip(bytes.chunks_exact(row_bytes)) {
-                    for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
-                        *half = f16::from_le_bytes(*bytes);
-                    }
-                    row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The column sums so far, `[q_heads, n]`, on the host.
-    pub(super) fn bring_column_sums(&self, sums: &mut [f32]) -> Result<(), DeviceError> {
-        self.column_sums.read(0, sums)
-    }
-
-    /// `out [q_heads, tokens]`: what the window sees.
-    pub(super) fn window(
-        &mut self,
-        window: Window,
-        tokens: usize,
-        out: &mut [f32],
-    ) -> Result<(), DeviceError> {
-        let normalise = match window.softmax {
-            Softmax::All => Normalise::All,
-            Softmax::Prefix => Normalise::Prefix,
-        };
-        self.look((window.rows, normalise), tokens, None, out)
-    }
-
-    /// `out [q_heads, tokens]`: what the last rows see, the newest weighing most.
-    pub(super) fn ramp(
-        &mut self,
-        ramp: Ramp,
-        weights: &[f32],
-        tokens: usize,
-        out: &mut [f32],
-    ) -> Result<(), DeviceError> {
-        self.look((ramp.rows, Normalise::All), tokens, Some(weights), out)
-    }
-
-    fn look(
-        &mut self,
-        (rows, normalise): (usize, Normalise),
-        tokens: usize,
-        weights: Option<&[f32]>,
-        out: &mut [f32],
-    ) -> Result<(), DeviceError> {
-        let device = self.device();
-        let weights = weights.map(|w| device.copy_of(w)).transpose()?;
-        let queries = self.last_queries(rows);
-        let task = Scores {
-            shape: self.heads,
-            scale: self.scale,
-            queries: &queries,
-            rows,
-            keys: &self.keys,
-            tokens,
-            normalise,
-        };
-        let parts = (&mut self.parts, &mut self.scores);
-        device.window_scores(&task, weights.as_ref(), parts.0, parts.1, &mut self.seen)?;
-        self.seen.read(0, out)
-    }
-
-    /// `bits [kv_heads, tokens, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them.
-    pub(super) fn below(
-        &mut self,
-        rows: usize,
-        tokens: usize,
-        bits: &mut Vec<u64>,
-    ) -> Result<(), DeviceError> {
-        let device = self.device();
-        let queries = self.last_queries(rows);
-        let task = Scores {
-            shape: self.heads,
-            scale: self.scale,
-            queries: &queries,
-            rows,
-            keys: &self.keys,
-            tokens,
-            normalise: Normalise::All,
-        };
-        let parts = (&mut self.parts, &mut self.scores);
-        device.mark_below_average(&task, parts.0, parts.1, &mut self.marks)?;
-        bits.clear();
-        bits.resize(self.heads.kv_heads * tokens * words(rows), 0);
-        self.marks.read(0, bits)
-    }
-
-    fn last_queries(&self, rows: usize) -> Buffer<f16> {
-        let width = self.q_width();
-        let end = self.window_rows * width;
-        self.window_queries.share(end - rows * width..end)
-    }
-
-    /// The residual stream `[rows, width]`, on the host.
-    pub(super) fn bring_residual(&self, rows: Range<usize>) -> Result<Vec<f32>, DeviceError> {
-        let mut out = vec![0.0; rows.len() * self.width];
-        self.residual.read(rows.start * self.width, &mut out)?;
-        Ok(out)
-    }
-
-    /// Replaces the first rows of the residual stream.
-    pub(super) fn write_residual(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
-        self.residual.write(0, rows)
     }
 }
