@@ -81,6 +81,7 @@ impl Engine {
             room: ask.max_tokens,
             streams,
             memory: ask.limits.memory,
+            vault: ask.vault.map(|vaults| vaults.kind),
         };
         let beside = self.bytes_beside(ask, prompt.len());
         if let Some((stored, why)) =
@@ -102,7 +103,7 @@ impl Engine {
     pub(crate) fn bytes_beside(&self, ask: &Ask<'_>, tokens: usize) -> u64 {
         let vault = match self.streams(ask.limits.streaming, tokens) {
             true => 0,
-            false => ask.vault.map_or(0, |_| self.vault_bytes(tokens)),
+            false => (ask.vault).map_or(0, |vaults| self.vault_bytes(tokens, vaults.kind)),
         };
         ask.document.text.len() as u64 + vault
     }

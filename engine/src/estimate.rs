@@ -73,6 +73,7 @@ impl Engine {
             room,
             streams: self.streams(Streaming::Auto, tokens),
             memory: None,
+            vault: None,
         };
         if let Some((stored, why)) =
             self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?
@@ -158,6 +159,7 @@ impl Engine {
             room,
             streams: false,
             memory: None,
+            vault: None,
         };
         let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);

@@ -8,7 +8,7 @@ use crate::system;
 /// What one question takes. Weights are mapped from their file: the system may drop their pages and read them again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryLedger {
-    /// The model file's tensors, mapped.
+    /// The model file's tensors, mapped; and copies of the layers that a graphics card has no room for, which stay.
     pub weights: u64,
     /// The tokenizer: the vocabulary's texts and tables.
     pub vocabulary: u64,

@@ -310,6 +310,7 @@ impl Engine {
                     room,
                     streams: false,
                     memory: None,
+                    vault: None,
                 };
                 self.rows_in_bytes(policy, &prompted, bytes, rows.min(prompt.tokens).max(1))
             }

@@ -5,7 +5,7 @@ mod buffers;
 mod kept;
 
 use kept_cuda::RowKind;
-use kept_kernels::CacheType;
+use kept_kernels::{CacheType, PackedRows};
 use kept_models::Model;
 use kept_policies::{
     ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Ramp, Retention, Window,
@@ -105,6 +105,8 @@ pub(crate) struct Sizes {
     known: usize,
     /// Bytes that reading from a vault and writing to it takes.
     vault: u64,
+    /// How its rows are stored, where there may be one.
+    vault_rows: Option<PackedRows>,
     /// Whether a layer's weights are rearranged for many rows.
     pub(crate) rearranges: bool,
     /// How kept rows are stored.
@@ -161,6 +163,7 @@ impl Sizes {
             surveys: policy.surveys(),
             known: 0,
             vault: 0,
+            vault_rows: None,
             rearranges: true,
             cache: CacheType::F32,
             on_card: model.card().is_some(),
@@ -196,6 +199,17 @@ impl Sizes {
         if repeated {
             self.rereading = None;
         }
+    }
+
+    /// The same with a vault whose rows are stored as `kind`, if there may be one.
+    pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
+        self.vault_rows = kind;
+        self
+    }
+
+    /// How the rows of a vault are stored that is used or made.
+    pub(crate) fn vault_rows(&self) -> Option<PackedRows> {
+        self.vault_rows
     }
 
     /// The same with kept rows stored as `cache`.

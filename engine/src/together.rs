@@ -137,6 +137,7 @@ impl Engine {
             room,
             streams: false,
             memory: None,
+            vault: None,
         };
         let narrowed = self.for_bytes(method, Some(*budget), &prompted, &Limits::default(), 0)?;
         let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);

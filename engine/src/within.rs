@@ -9,11 +9,11 @@
 //!                    with --device cuda:0 all that it takes of the card
 //! ```
 
-use kept_kernels::CacheType;
+use kept_kernels::{CacheType, PackedRows};
 use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
 use crate::auto;
-use crate::prefill::{CHUNK, place_residual};
+use crate::prefill::{CHUNK, carrying_bytes, place_residual};
 use crate::shape::shape_of;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
@@ -48,6 +48,8 @@ pub(crate) struct Prompted<'a> {
     pub(crate) streams: bool,
     /// The limit, where one is named.
     pub(crate) memory: Option<u64>,
+    /// How rows are stored in its vault, where there may be one.
+    pub(crate) vault: Option<PackedRows>,
 }
 
 impl Engine {
@@ -113,7 +115,7 @@ impl Engine {
             None => Err(EngineError::Memory {
                 memory,
                 missing: (least + beside).saturating_sub(memory),
-                weights: self.model().weights_bytes(),
+                weights: self.model().weights_in_memory(),
             }),
         }
     }
@@ -366,7 +368,8 @@ impl Engine {
         }
         let room = self.room(shape.tokens, prompt.room);
         let mut sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
-            .with_cache(self.cache_type(), policy)?;
+            .with_cache(self.cache_type(), policy)?
+            .with_vault(prompt.vault);
         place_residual(model, &mut sizes, prompt.memory)?;
         Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
     }
@@ -374,13 +377,14 @@ impl Engine {
     /// The most that reading from a vault and writing to it holds for a prompt of `tokens` tokens: a piece of each file, the last
     /// queries of both, ids, and what a method measured over the whole document. For limits, which must hold; what is really held is
     /// in the ledger.
-    pub(crate) fn vault_bytes(&self, tokens: usize) -> u64 {
+    pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
         let heads = shape_of(self.model());
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
         let measured = (heads.q_heads + heads.kv_heads) * tokens
             + heads.q_heads * heads.head_dim * (heads.head_dim + 3);
         let numbers = (2 * queries + measured + tokens) * size_of::<f32>();
-        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64
+        let locked = carrying_bytes(self.model(), kind, CHUNK);
+        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
     }
 
     /// Asks the system once for all that a question will take beside the mapped weights, and gives it back: memory that it refuses is

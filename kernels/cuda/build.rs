@@ -120,6 +120,13 @@ fn emulated() {
         objects.push(object);
     }
     let archive = out.join("libkept_emulated.a");
+    // One of an earlier build may hold objects of files that are no more; `ar` would add to it.
+    match std::fs::remove_file(&archive) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            panic!("{} cannot be made anew: {error}", archive.display())
+        }
+        _ => {}
+    }
     run(Command::new("ar").arg("crs").arg(&archive).args(&objects));
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=kept_emulated");

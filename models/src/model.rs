@@ -237,6 +237,11 @@ impl Model {
         self.gguf.tensor_bytes()
     }
 
+    /// Bytes of this computer's memory that weights take: the file's pages, and copies of the layers that a graphics card has no room for.
+    pub fn weights_in_memory(&self) -> u64 {
+        self.weights_bytes() + self.card().map_or(0, CardModel::host_bytes)
+    }
+
     /// Bytes of the tokenizer, once somebody has asked for it; 0 before.
     pub fn vocabulary_bytes(&self) -> u64 {
         let built = self.tokenizer.get().and_then(|built| built.as_ref().ok());

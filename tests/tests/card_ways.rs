@@ -64,7 +64,17 @@ fn a_vault_is_the_processors_and_the_cards() {
     let file = tiny(&quick("llama", 2));
     let here = open(&file.path);
     let there = on_card(open(&file.path), &cards()[0]);
-    for (writer, reader) in [(&here, &there), (&there, &here)] {
+    // With copies beside the computation as late as they may be, and at once.
+    let (at_once, meter) = emulated::metered(86, 1 << 30);
+    meter.copies_at_once();
+    let hasty = on_card(open(&file.path), &at_once);
+    let ways = [
+        (&here, &there),
+        (&there, &here),
+        (&here, &hasty),
+        (&hasty, &here),
+    ];
+    for (writer, reader) in ways {
         let case = Case::under(&here, ("snapkv", "w=8", 40), 90, 0);
         let place = Place::default();
         case.read(writer, Some(&place), PackedRows::F16)

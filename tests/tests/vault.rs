@@ -292,6 +292,32 @@ fn only_what_follows_a_known_beginning_is_read() {
     }
 }
 
+/// Of a layer with a window a vault has the last rows only. A text that lost its end needs some before those; it is read again, so that what it
+/// leaves is whole, and serves the next that loses its end.
+#[test]
+fn a_text_that_lost_its_end_leaves_a_whole_vault() {
+    let gemma = Unpacked::architecture("gemma3");
+    let llama = open(&golden::model("group2-llama3-tied"));
+    for (model, windows) in [(open(&gemma.path()), true), (llama, false)] {
+        let place = Place::default();
+        let read = |document: usize| {
+            let case = Case::under(&model, ("snapkv", "w=8", 40), document, 1);
+            let fresh = Place::default();
+            let (alone, ..) = (case.read(&model, Some(&fresh), PackedRows::F16)).expect("read");
+            let (found, used, _) =
+                (case.read(&model, Some(&place), PackedRows::F16)).expect("read");
+            let off = apart(&found.logits, &alone.logits);
+            assert!(off < 1e-3, "{document} tokens: {off}");
+            used.expect("vaults are allowed").tokens_from_vault
+        };
+        for (document, known) in [(260, 0), (230, 230), (205, 205)] {
+            let known = if windows { 0 } else { known };
+            assert_eq!(read(document), known, "{document} tokens");
+            assert_eq!(read(document), document);
+        }
+    }
+}
+
 /// Numbers of a text that went on are, within rounding of sums, those of one reading.
 #[test]
 fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {

@@ -240,6 +240,7 @@ impl Engine {
             room: case.room,
             streams,
             memory: case.limits.memory,
+            vault: None,
         };
         let (stored, wanted) = match case.budget {
             // Tables and buffers have to fit too.
@@ -285,6 +286,7 @@ impl Engine {
             room: case.room,
             streams,
             memory: case.limits.memory,
+            vault: None,
         };
         let mut policy = method.build()?;
         let (ledger, _) = self.ledger_with(&mut *policy, &prompted, rows, crate::prefill::CHUNK)?;

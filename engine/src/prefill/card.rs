@@ -6,14 +6,17 @@
 
 mod carrying;
 mod looking;
+mod residual;
+
+pub(crate) use carrying::carrying_bytes;
 
 use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Home, Indices, KeptRows, LayerRows, Places,
-    PrefillAttention, RowKind, Scores, ScoresScratch,
+    AttentionScratch, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, Places,
+    PrefillAttention, RowKind, Scores, ScoresScratch, Sending,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
@@ -21,7 +24,8 @@ use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 use super::repetition::Repetition;
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
-use crate::vault::Vault;
+use carrying::{Leaving, SENT_AT_ONCE};
+use residual::Residual;
 
 /// All buffers of one reading on a card.
 pub(super) struct CardReading<'a> {
@@ -30,11 +34,7 @@ pub(super) struct CardReading<'a> {
     heads: HeadShape,
     scale: Scale,
     pass: CardPass,
-    /// `[entering, width]`, on the card or on the host.
-    residual: Buffer<f32>,
-    /// `[chunk, width]`: of a residual stream on the host the rows that are on their way.
-    stage: Option<Buffer<f32>>,
-    width: usize,
+    residual: Residual,
     /// `[kv_heads, n, head_dim]`
     keys: LayerRows,
     /// As `keys`.
@@ -59,8 +59,10 @@ pub(super) struct CardReading<'a> {
     log_sum_exp: Buffer<f32>,
     /// `[kv_heads, n, words]`
     marks: Buffer<u64>,
-    /// Rows of a vault on their way.
-    packed: Buffer<u8>,
+    /// Rows of a vault on their way here, where there may be one.
+    sending: Option<Sending>,
+    /// And those that are left in one.
+    leaving: Option<Leaving>,
     /// `[AT_ONCE, head_dim]`: kept rows on their way to the host.
     kept: KeptRows,
     /// `[AT_ONCE]`: which these are.
@@ -82,6 +84,8 @@ pub(super) struct CardChunk<'c> {
     /// Where it lies in the residual stream.
     pub(super) at: usize,
     pub(super) count: usize,
+    /// Rows of the stream that pass the layer next, if any.
+    pub(super) next: Range<usize>,
     /// Positions of the rows, where they are not the rows themselves.
     pub(super) positions: Option<&'c [u32]>,
     /// Positions that a row sees, its own included.
@@ -136,11 +140,6 @@ impl<'a> CardReading<'a> {
         let first = &sizes[0];
         let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         let q_width = heads.q_heads * heads.head_dim;
-        let width = model.config().width;
-        let home = match first.residual_on_host {
-            true => Home::Host,
-            false => Home::Device,
-        };
         let window = most(Sizes::window_queries) / q_width;
         let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
         let looks = needs().any(|n| n.window.is_some() || n.ramp.is_some());
@@ -152,11 +151,7 @@ impl<'a> CardReading<'a> {
             heads,
             scale: attention_scale(model),
             pass: CardPass::new(device, card, first.chunk)?,
-            residual: device.room_at(home, first.residual())?,
-            stage: (home == Home::Host)
-                .then(|| device.room(first.chunk * width))
-                .transpose()?,
-            width,
+            residual: Residual::new(device, model.config().width, first)?,
             keys: rows()?,
             values: rows()?,
             queries: device.room(first.chunk * q_width)?,
@@ -170,10 +165,12 @@ impl<'a> CardReading<'a> {
             columns: 0,
             log_sum_exp: device.room(most(Sizes::log_sum_exp))?,
             marks: device.room(below.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
-            packed: device.room(match first.known() {
-                0 => 0,
-                _ => Vault::buffer_bytes() as usize,
-            })?,
+            sending: (first.vault_rows())
+                .map(|_| Sending::new(device, SENT_AT_ONCE))
+                .transpose()?,
+            leaving: (first.vault_rows())
+                .map(|kind| Leaving::new(device, kind, heads, first.chunk))
+                .transpose()?,
             kept: KeptRows::new(device, RowKind::F16, AT_ONCE, heads.head_dim)?,
             kept_at: Indices::zeros(device, AT_ONCE)?,
             kept_heads: Indices::zeros(device, AT_ONCE)?,
@@ -190,30 +187,21 @@ impl<'a> CardReading<'a> {
         self.heads.q_heads * self.heads.head_dim
     }
 
-    /// `rows` of the chunk that lies at `at` in the residual stream, on the card.
-    fn stream(&self, at: usize, rows: Range<usize>) -> Buffer<f32> {
-        let (stream, at) = match &self.stage {
-            Some(stage) => (stage, 0),
-            None => (&self.residual, at),
-        };
-        stream.share((at + rows.start) * self.width..(at + rows.end) * self.width)
-    }
-
     /// Bytes on the card, the weights' apart.
     pub(super) fn bytes(&self) -> u64 {
         let floats = [
-            &self.residual,
             &self.attention,
             &self.seen,
             &self.column_sums,
             &self.log_sum_exp,
         ];
         floats.iter().map(|b| b.bytes()).sum::<u64>()
-            + self.stage.as_ref().map_or(0, Buffer::bytes)
+            + self.residual.bytes()
             + self.queries.bytes()
             + self.window_queries.bytes()
             + self.marks.bytes()
-            + self.packed.bytes()
+            + self.sending.as_ref().map_or(0, Sending::bytes)
+            + self.leaving.as_ref().map_or(0, Leaving::bytes)
             + self.kept.bytes()
             + self.kept_at.bytes()
             + self.kept_heads.bytes()
@@ -247,11 +235,7 @@ impl<'a> CardReading<'a> {
         raw: Option<&mut [f32]>,
     ) -> Result<(), DeviceError> {
         let (layer, count) = (chunk.layer, chunk.count);
-        if let Some(stage) = &mut self.stage {
-            let at = chunk.at * self.width;
-            stage.copy_from(0, &self.residual, at..at + count * self.width)?;
-        }
-        let stream = self.stream(chunk.at, 0..count);
+        let stream = (self.residual).enter(chunk.at..chunk.at + count, &chunk.next)?;
         self.card.project(layer, &stream, count, &mut self.pass)?;
         let Some(raw) = raw else { return Ok(()) };
         let queries = &mut self.queries;
@@ -301,7 +285,7 @@ impl<'a> CardReading<'a> {
         Ok(())
     }
 
-    /// Attention and the rest of the layer, for the rows that are needed.
+    /// Attention and the rest of the layer, for the rows that are needed. Asked for only: [`CardReading::wait`] waits.
     pub(super) fn attend(&mut self, chunk: &CardChunk<'_>) -> Result<(), DeviceError> {
         let &CardChunk {
             layer,
@@ -327,17 +311,14 @@ impl<'a> CardReading<'a> {
             };
             let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
             device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
-            let mut stream = self.stream(chunk.at, skip..count);
+            let mut stream = self.residual.rows(chunk.at, skip..count);
             self.card.finish(
                 layer,
                 &self.attention,
                 (&mut stream, needed),
                 &mut self.pass,
             )?;
-            if self.stage.is_some() {
-                let at = (chunk.at + skip) * self.width;
-                self.residual.copy_from(at, &stream, 0..stream.len())?;
-            }
+            self.residual.leave(chunk.at + skip..chunk.at + count)?;
         }
         if chunk.column_sums {
             let task = Scores {
@@ -355,7 +336,11 @@ impl<'a> CardReading<'a> {
             let mut sums = self.column_sums.share(0..self.columns);
             device.add_column_sums(&task, &self.log_sum_exp, &mut sums)?;
         }
-        // Not further ahead than a person who stops it wants to wait.
-        device.wait()
+        Ok(())
+    }
+
+    /// Waits for what was asked for: nothing runs further ahead than a person who stops it wants to wait.
+    pub(super) fn wait(&self) -> Result<(), DeviceError> {
+        self.device().wait()
     }
 }

@@ -35,6 +35,7 @@ use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
 use card::CardReading;
+pub(crate) use card::carrying_bytes;
 use prefix::Prefix;
 use reader::{Read, Reader};
 pub(crate) use repetition::Repetition;
@@ -253,6 +254,7 @@ impl<'a> Prefill<'a> {
         };
         let (buffers, repeated) = (prefix.buffer_bytes(), prefix.knows_repetition());
         sizes.begin_behind(prefix.known(), buffers, repeated);
+        sizes = sizes.with_vault(prefix.kind());
         sizes.rearranges = prefix.rearranges(&sizes);
         place_residual(self.model, &mut sizes, self.card_memory)?;
         let tokens_read = sizes.tokens_read();
@@ -477,7 +479,7 @@ fn read_and_cut(
             };
             PrefillOutcome {
                 ledger: MemoryLedger {
-                    weights: read.model.weights_bytes(),
+                    weights: read.model.weights_in_memory(),
                     vocabulary: read.model.vocabulary_bytes(),
                     prompt: MemoryLedger::prompt_bytes(n),
                     rope: read.rope.bytes(),

@@ -17,13 +17,14 @@ mod writing;
 use kept_kernels::PackedRows;
 use kept_policies::{Future, PromptShape};
 
+use super::card::carrying_bytes;
 use super::reader::Read;
 use crate::observe::Measured;
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::vault::{
-    FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Vault, VaultAccess, VaultError,
-    VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
+    FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Run, Vault, VaultAccess,
+    VaultError, VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
 };
 
 use wanted::Wanted;
@@ -120,7 +121,7 @@ impl Prefix {
                 Err(error) => prefix.note_unwritten(&error),
             }
         }
-        prefix.buffers = prefix.count_buffers();
+        prefix.buffers = prefix.count_buffers() + carrying_bytes(read.model, kind, sizes.chunk);
         prefix
     }
 
@@ -134,8 +135,12 @@ impl Prefix {
         if from < known && from < shape.tokens - shape.queries {
             known = from;
         }
+        // Of a layer with a window there must be what its next token sees, and what a vault of this prompt keeps.
         let there = |(layer, window): (usize, &Option<usize>)| {
-            window.is_none_or(|window| shape.rows(layer).start <= known.saturating_sub(window))
+            window.is_none_or(|window| {
+                let kept = VaultShape::kept(Some(window), self.tokens).start;
+                shape.rows(layer).start <= known.saturating_sub(window).min(kept)
+            })
         };
         if known < FEW_SHARED || !shape.windows.iter().enumerate().all(there) {
             known = 0;
@@ -207,6 +212,11 @@ impl Prefix {
         self.tokens
     }
 
+    /// How rows are stored, where there are vaults.
+    pub(super) fn kind(&self) -> Option<PackedRows> {
+        self.kind
+    }
+
     /// Tokens whose rows come from the vault.
     pub(super) fn known(&self) -> usize {
         self.known
@@ -259,7 +269,7 @@ impl Prefix {
         }
     }
 
-    /// Begins a layer: gives the rows of known tokens to `rows`.
+    /// Begins a layer: gives the rows of known tokens to `rows`, and to the vault that is being made.
     ///
     /// # Errors
     /// [`VaultError`] when the vault cannot be read to its end; the rows are then anything.
@@ -275,7 +285,15 @@ impl Prefix {
         };
         // Of a document that is read again only measurements may be of use.
         if self.known > 0 || self.writer.is_some() || !self.taken.is_empty() {
-            self.numbers = vault.layer(layer, self.known, rows)?;
+            let mut both = Both {
+                rows,
+                writer: self.writer.as_mut(),
+                outcome: Ok(()),
+            };
+            self.numbers = vault.layer(layer, self.known, &mut both)?;
+            if let Err(error) = both.outcome {
+                self.give_up_writing(&error);
+            }
         }
         if let Some(writer) = &self.writer {
             let from = self.tokens - writer.shape().queries;
@@ -346,6 +364,33 @@ impl Prefix {
         tracing::warn!(%error, "a vault could not be read");
         self.notes
             .push(format!("the document's vault could not be used: {error}"));
+    }
+}
+
+/// Rows of a vault on their way to a layer, and, where another vault is made, into that.
+struct Both<'a> {
+    rows: &'a mut dyn VaultRows,
+    writer: Option<&'a mut VaultWriter>,
+    outcome: Result<(), VaultError>,
+}
+
+impl VaultRows for Both<'_> {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        self.rows.room()
+    }
+
+    fn take(&mut self, kind: PackedRows, runs: &[Run]) {
+        if let Some(writer) = &mut self.writer
+            && let Some(room) = self.rows.room()
+        {
+            for run in runs {
+                if self.outcome.is_ok() {
+                    let packed = &room[run.at.clone()];
+                    self.outcome = writer.packed((run.of, run.head), run.first, packed);
+                }
+            }
+        }
+        self.rows.take(kind, runs);
     }
 }
 

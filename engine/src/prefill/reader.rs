@@ -202,8 +202,10 @@ impl<'a> Reader<'a> {
             };
             measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
         }
-        if self.repetition.is_some() || self.prefix.writes() {
+        if self.repetition.is_some() {
             self.bring(prefix)?;
+        }
+        if self.repetition.is_some() || self.prefix.writes() {
             self.bring_column_sums()?;
         }
         if let Some(repetition) = &mut self.repetition {
@@ -261,6 +263,7 @@ impl<'a> Reader<'a> {
                 let mut rows = HostRows {
                     keys: &mut scratch.keys,
                     values: &mut scratch.values,
+                    room: &mut scratch.packed,
                 };
                 prefix.begin_layer(layer, &mut rows)?;
             }
@@ -289,8 +292,8 @@ impl<'a> Reader<'a> {
     fn end_prefix(&mut self, layer: usize, n: usize) {
         let scratch = &self.scratch;
         let learned = Learned {
-            keys: &scratch.keys,
-            values: &scratch.values,
+            // A card left them chunk by chunk.
+            rows: (self.card.is_none()).then_some((&scratch.keys, &scratch.values)),
             tokens: n,
             column_sums: &scratch.column_sums,
             measured: &scratch.measured,
@@ -329,10 +332,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`EngineError::Card`].
-    pub(super) fn into_output(self) -> Result<(Vec<f32>, Option<Repeated>), EngineError> {
+    pub(super) fn into_output(mut self) -> Result<(Vec<f32>, Option<Repeated>), EngineError> {
         let width = self.of.model.config().width;
         let last = self.entered - 1..self.entered;
-        let hidden = match (&self.card, self.of.every_row) {
+        let hidden = match (&mut self.card, self.of.every_row) {
             (Some(card), true) => card.bring_residual(0..self.entered)?,
             (Some(card), false) => card.bring_residual(last)?,
             (None, true) => self.residual,

@@ -29,6 +29,8 @@ pub(super) struct Scratch {
     pub(super) log_sum_exp: Vec<f32>,
     /// `[rows, head_dim]`: one head's kept rows before they are rounded.
     pub(super) gathered: Vec<f32>,
+    /// Rows of a vault on their way; the vault's ledger has them.
+    pub(super) packed: Vec<u8>,
     /// What only some methods ask for.
     pub(super) measured: Measured,
     /// Floats (4 bytes) of `measured` at its largest, and of what is held outside of this for some methods.
@@ -52,6 +54,7 @@ impl Scratch {
             column_sums: Vec::with_capacity(most(Sizes::column_sums)),
             log_sum_exp: vec![0.0; most(Sizes::log_sum_exp)],
             gathered: Vec::with_capacity(most(Sizes::gathered)),
+            packed: Vec::new(),
             measured: Measured::default(),
             measured_floats: most(|sizes| sizes.measured() + sizes.beside()),
         }

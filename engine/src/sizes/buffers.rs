@@ -154,7 +154,7 @@ impl Sizes {
         });
         MemoryLedger {
             tables: tables.sum::<u64>() + self.method,
-            weights: model.weights_bytes(),
+            weights: model.weights_in_memory(),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: self.tiles_bytes(model),

@@ -52,6 +52,7 @@ impl Engine {
                             room,
                             streams: true,
                             memory: None,
+                            vault: None,
                         };
                         let most = rows.min(prompt.tokens).max(1);
                         self.rows_in_bytes(policy, &prompted, bytes, most)?
@@ -91,6 +92,7 @@ impl Engine {
                     room,
                     streams: true,
                     memory: Some(memory),
+                    vault: None,
                 };
                 let text = ask.document.text.len() as u64;
                 let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;

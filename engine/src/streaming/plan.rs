@@ -312,7 +312,7 @@ impl StreamPlan {
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             vault: 0,
-            weights: model.weights_bytes(),
+            weights: model.weights_in_memory(),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: model.layer_tiles_bytes(),

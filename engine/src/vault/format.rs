@@ -143,8 +143,13 @@ pub struct VaultShape {
 impl VaultShape {
     /// The tokens whose rows a layer keeps.
     pub(crate) fn rows(&self, layer: usize) -> Range<usize> {
-        let kept = self.windows[layer].map_or(self.tokens, |window| window + BEFORE_WINDOW);
-        self.tokens.saturating_sub(kept)..self.tokens
+        Self::kept(self.windows[layer], self.tokens)
+    }
+
+    /// The tokens whose rows are kept of `tokens` in a layer that attends to all, or to the last `window`.
+    pub(crate) fn kept(window: Option<usize>, tokens: usize) -> Range<usize> {
+        let kept = window.map_or(tokens, |window| window + BEFORE_WINDOW);
+        tokens.saturating_sub(kept)..tokens
     }
 
     /// Bytes of one head's keys, or values, in one layer.

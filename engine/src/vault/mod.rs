@@ -27,5 +27,5 @@ pub(crate) use format::LAST_QUERIES;
 pub use format::{LayerShape, Measurement, VaultShape};
 pub use kept::{VaultAccess, VaultUse, Vaults};
 pub use key::{ModelPrint, VaultKey};
-pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Vault, VaultRows};
+pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};
 pub use write::VaultWriter;

@@ -5,7 +5,9 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use kept_kernels::{PackedRows, RowStore};
 
@@ -74,8 +76,25 @@ impl Numbers {
 
 /// Where rows go as they come from a vault.
 pub trait VaultRows {
-    /// Packed rows of one head's keys, or of its values, from row `first` on: `bytes [count, row_bytes]`.
-    fn take(&mut self, of: RowsOf, head: usize, first: usize, packed: (PackedRows, &[u8]));
+    /// Room for packed rows on their way, of any size that holds one; until they are taken, what was read is in it when it is asked for
+    /// again. `None` where no more can be taken: whoever takes them knows why.
+    fn room(&mut self) -> Option<&mut [u8]>;
+
+    /// Takes rows from the room.
+    fn take(&mut self, kind: PackedRows, runs: &[Run]);
+}
+
+/// Packed rows of one head, one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// What they are.
+    pub of: RowsOf,
+    /// Whose.
+    pub head: usize,
+    /// Token of the first.
+    pub first: usize,
+    /// Bytes of the room that they are in.
+    pub at: Range<usize>,
 }
 
 /// What rows are.
@@ -87,24 +106,38 @@ pub enum RowsOf {
     Values,
 }
 
+impl RowsOf {
+    /// Keys before values, as a file has them.
+    pub(crate) const BOTH: [Self; 2] = [Self::Keys, Self::Values];
+}
+
 /// Keys and values of a layer on the host; row == position.
 pub struct HostRows<'a> {
     /// Keys.
     pub keys: &'a mut RowStore,
     /// Values.
     pub values: &'a mut RowStore,
+    /// Packed rows on their way; made when it is needed first.
+    pub room: &'a mut Vec<u8>,
 }
 
 impl VaultRows for HostRows<'_> {
-    fn take(&mut self, of: RowsOf, head: usize, first: usize, (kind, bytes): (PackedRows, &[u8])) {
-        let store = match of {
-            RowsOf::Keys => &mut *self.keys,
-            RowsOf::Values => &mut *self.values,
-        };
-        let dim = store.head_dim();
-        let count = bytes.len() / kind.row_bytes(dim);
-        let rows = &mut store.head_mut(head)[first * dim..][..count * dim];
-        kind.unpack(bytes, dim, rows);
+    fn room(&mut self) -> Option<&mut [u8]> {
+        self.room.resize(PIECE, 0);
+        Some(self.room)
+    }
+
+    fn take(&mut self, kind: PackedRows, runs: &[Run]) {
+        for run in runs {
+            let store = match run.of {
+                RowsOf::Keys => &mut *self.keys,
+                RowsOf::Values => &mut *self.values,
+            };
+            let (dim, bytes) = (store.head_dim(), &self.room[run.at.clone()]);
+            let count = bytes.len() / kind.row_bytes(dim);
+            let rows = &mut store.head_mut(run.head)[run.first * dim..][..count * dim];
+            kind.unpack(bytes, dim, rows);
+        }
     }
 }
 
@@ -190,13 +223,13 @@ impl Vault {
         &self.path
     }
 
-    /// Bytes of memory that reading takes, without [`LayerNumbers`].
+    /// Bytes of memory that reading takes, without [`LayerNumbers`]: packed rows and numbers on their way.
     pub fn buffer_bytes() -> u64 {
-        PIECE as u64
+        2 * PIECE as u64
     }
 
     /// Gives the keys and values of the first `tokens` tokens of `layer` to `rows`, as far as the layer has them, and what it holds
-    /// besides to the caller. All of the layer is read and checked; where it is damaged, the rows are anything.
+    /// besides to the caller. All of the layer is read and checked, on all threads; where it is damaged, the rows are anything.
     ///
     /// # Errors
     /// [`VaultError::Damaged`] when the layer is not what was written; [`VaultError::Io`].
@@ -210,26 +243,13 @@ impl Vault {
         rows: &mut dyn VaultRows,
     ) -> Result<LayerNumbers, VaultError> {
         let start = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
-        let sought = self.file.seek(SeekFrom::Start(start));
-        sought.map_err(VaultError::io(&self.path))?;
         let mut checksum = crc32fast::Hasher::new();
-        let (kind, heads) = (self.shape.kind, self.shape.heads);
-        let row_bytes = kind.row_bytes(heads.head_dim);
-        let stored = self.shape.rows(layer);
-        let at_once = (PIECE / row_bytes).max(1);
-        for of in [RowsOf::Keys, RowsOf::Values] {
-            for head in 0..heads.kv_heads {
-                for first in stored.clone().step_by(at_once) {
-                    let count = at_once.min(stored.end - first);
-                    self.take(count * row_bytes, &mut checksum)?;
-                    let wanted = tokens.saturating_sub(first).min(count);
-                    if wanted > 0 {
-                        let packed = (kind, &self.piece[..wanted * row_bytes]);
-                        rows.take(of, head, first, packed);
-                    }
-                }
-            }
-        }
+        let Some(behind) = self.rows((layer, start), tokens, rows, &mut checksum)? else {
+            return Ok(LayerNumbers::default());
+        };
+        let heads = self.shape.heads;
+        let sought = self.file.seek(SeekFrom::Start(behind));
+        sought.map_err(VaultError::io(&self.path))?;
         let mut numbers = LayerNumbers::default();
         if self.shape.windows[layer].is_none() {
             let queries = self.shape.queries * self.shape.query_width();
@@ -251,6 +271,53 @@ impl Vault {
             });
         }
         Ok(numbers)
+    }
+
+    /// The rows of a layer that begins at `start`: gives where they end in the file, or `None` where they are not taken to their end.
+    fn rows(
+        &self,
+        (layer, start): (usize, u64),
+        tokens: usize,
+        rows: &mut dyn VaultRows,
+        checksum: &mut crc32fast::Hasher,
+    ) -> Result<Option<u64>, VaultError> {
+        let (kind, heads) = (self.shape.kind, self.shape.heads);
+        let row_bytes = kind.row_bytes(heads.head_dim);
+        let (stored, head_bytes) = (self.shape.rows(layer), self.shape.head_bytes(layer));
+        let all = 2 * heads.kv_heads * head_bytes;
+        let (mut at, mut runs) = (0, Vec::new());
+        while at < all {
+            let Some(room) = rows.room() else {
+                return Ok(None);
+            };
+            let count = (room.len() / row_bytes).min((all - at) / row_bytes);
+            assert!(count > 0, "room for a row");
+            let end = at + count * row_bytes;
+            let read = read_pieces(&self.file, start + at as u64, &mut room[..end - at]);
+            checksum.combine(&read.map_err(|error| self.unread(error))?);
+            // What is in the room, head by head.
+            runs.clear();
+            let first = at;
+            while at < end {
+                let (run, inside) = (at / head_bytes, at % head_bytes);
+                let next = end.min(at - inside + head_bytes);
+                let token = stored.start + inside / row_bytes;
+                let wanted = tokens.saturating_sub(token) * row_bytes;
+                if wanted > 0 {
+                    runs.push(Run {
+                        of: RowsOf::BOTH[run / heads.kv_heads],
+                        head: run % heads.kv_heads,
+                        first: token,
+                        at: at - first..next.min(at + wanted) - first,
+                    });
+                }
+                at = next;
+            }
+            if !runs.is_empty() {
+                rows.take(kind, &runs);
+            }
+        }
+        Ok(Some(start + all as u64))
     }
 
     fn singles(
@@ -283,20 +350,23 @@ impl Vault {
         Ok(numbers)
     }
 
+    /// Why bytes could not be read.
+    fn unread(&self, error: std::io::Error) -> VaultError {
+        if error.kind() != std::io::ErrorKind::UnexpectedEof {
+            return VaultError::io(&self.path)(error);
+        }
+        // It was whole when it was opened: somebody cut it short since.
+        VaultError::Damaged {
+            path: self.path.clone(),
+            what: "it has become shorter".to_owned(),
+        }
+    }
+
     /// Reads the next `bytes` bytes.
     fn take(&mut self, bytes: usize, checksum: &mut crc32fast::Hasher) -> Result<(), VaultError> {
         self.piece.resize(bytes, 0);
-        match self.file.read_exact(&mut self.piece) {
-            Ok(()) => {}
-            // It was whole when it was opened: somebody cut it short since.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                return Err(VaultError::Damaged {
-                    path: self.path.clone(),
-                    what: "it has become shorter".to_owned(),
-                });
-            }
-            Err(error) => return Err(VaultError::io(&self.path)(error)),
-        }
+        let read = self.file.read_exact(&mut self.piece);
+        read.map_err(|error| self.unread(error))?;
         checksum.update(&self.piece);
         Ok(())
     }
@@ -343,4 +413,53 @@ pub(super) fn describe(path: &Path) -> Option<(String, String, VaultShape)> {
     let (footer, _) = footer(&mut file, bytes).ok()?.ok()?;
     let shape = footer.shape()?;
     Some((footer.document, footer.model, shape))
+}
+
+/// Bytes that one thread reads and checks at a time.
+const SHARE: usize = 256 << 10;
+
+/// Fills `out` from byte `at` of the file on, on all threads, and gives its checksum.
+fn read_pieces(file: &File, at: u64, out: &mut [u8]) -> std::io::Result<crc32fast::Hasher> {
+    let pieces = out.chunks_mut(SHARE);
+    let pieces: Vec<_> = pieces
+        .map(|piece| Mutex::new((piece, Ok(crc32fast::Hasher::new()))))
+        .collect();
+    kept_kernels::threads::for_each(pieces.len(), |i| {
+        let mut piece = pieces[i].lock().expect("nobody panics inside");
+        let (bytes, outcome) = &mut *piece;
+        match read_exact_at(file, bytes, at + (i * SHARE) as u64) {
+            Ok(()) => {
+                if let Ok(checksum) = outcome {
+                    checksum.update(bytes);
+                }
+            }
+            Err(error) => *outcome = Err(error),
+        }
+    });
+    let mut all = crc32fast::Hasher::new();
+    for piece in pieces {
+        let (_, checksum) = piece.into_inner().expect("nobody panics inside");
+        all.combine(&checksum?);
+    }
+    Ok(all)
+}
+
+/// Reads from a place of the file, whatever its own place is.
+fn read_exact_at(file: &File, out: &mut [u8], at: u64) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+    }
+    #[cfg(windows)]
+    {
+        let mut done = 0;
+        while done < out.len() {
+            let place = at + done as u64;
+            match std::os::windows::fs::FileExt::seek_read(file, &mut out[done..], place)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
 }

@@ -81,7 +81,7 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
     for layer in 0..2 {
         let salt = layer as f32;
         let (keys, values) = (rows(100, salt), rows(100, salt + 5.0));
-        writer.rows(&keys, &values).expect("written");
+        writer.rows(&keys, &values, 0..90).expect("written");
         if layer == 1 {
             let beside = beside();
             writer.numbers(&beside.queries).expect("written");
@@ -94,6 +94,37 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
     }
     let bytes = writer.finish(&ids()).expect("finished");
     assert!(bytes.abs_diff(shape(kind).bytes()) < 1024, "{bytes}");
+}
+
+/// The same, with rows as they come when a document is read chunk by chunk, packed by somebody else.
+fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
+    let mut writer = folder
+        .begin(key, "a book", "a model", shape(kind))
+        .expect("begun");
+    for layer in 0..2 {
+        let salt = layer as f32;
+        let stores = [rows(100, salt), rows(100, salt + 5.0)];
+        for first in (0..90).step_by(17) {
+            let end = 90.min(first + 17);
+            for (of, store) in RowsOf::BOTH.into_iter().zip(&stores) {
+                for head in [1, 0] {
+                    let mut packed = vec![0; (end - first) * kind.row_bytes(32)];
+                    kind.pack(&store.head(head)[first * 32..end * 32], 32, &mut packed);
+                    writer.packed((of, head), first, &packed).expect("written");
+                }
+            }
+        }
+        if layer == 1 {
+            let beside = beside();
+            writer.numbers(&beside.queries).expect("written");
+            for measured in &beside.measured {
+                writer.numbers(measured.single()).expect("written");
+                writer.sums(measured.double()).expect("written");
+            }
+        }
+        writer.end_layer();
+    }
+    writer.finish(&ids()).expect("finished");
 }
 
 fn find(folder: &VaultFolder, key: &VaultKey) -> Option<Vault> {
@@ -132,6 +163,7 @@ fn what_was_written_is_read() {
                 &mut HostRows {
                     keys: &mut keys,
                     values: &mut values,
+                    room: &mut Vec::new(),
                 },
             );
             let expected = [LayerNumbers::default(), beside()];
@@ -157,6 +189,75 @@ fn what_was_written_is_read() {
             products: false,
         };
         assert_eq!(holds.of(&shape(kind), other), None);
+    }
+}
+
+#[test]
+fn rows_that_come_chunk_by_chunk_make_the_same_file() {
+    for kind in [PackedRows::F16, PackedRows::Q8_0] {
+        let bytes = [write, write_in_chunks].map(|write| {
+            let (place, folder) = folder(1 << 20);
+            write(&folder, &key('a'), kind);
+            std::fs::read(files(&place).pop().expect("one vault")).expect("bytes")
+        });
+        assert!(bytes[0] == bytes[1], "{kind:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "rows before token 40")]
+fn rows_are_not_left_out() {
+    let (_place, folder) = folder(1 << 20);
+    let begun = folder.begin(&key('a'), "", "", shape(PackedRows::F16));
+    let mut writer = begun.expect("begun");
+    let _ = writer.packed((RowsOf::Keys, 0), 40, &[0; 64]);
+}
+
+/// Rows with room for few of them on their way, or for none from some time on.
+struct Narrow<'a> {
+    rows: HostRows<'a>,
+    bytes: usize,
+    times: usize,
+}
+
+impl VaultRows for Narrow<'_> {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        self.times = self.times.checked_sub(1)?;
+        self.rows.room().map(|room| &mut room[..self.bytes])
+    }
+
+    fn take(&mut self, kind: PackedRows, runs: &[Run]) {
+        self.rows.take(kind, runs);
+    }
+}
+
+#[test]
+fn rows_come_through_any_room() {
+    let (_place, folder) = folder(1 << 20);
+    write(&folder, &key('a'), PackedRows::Q8_0);
+    let mut vault = find(&folder, &key('a')).expect("there");
+    // A row is 34 bytes, a head 90 of them.
+    for (bytes, times) in [(34, 360), (100, 180), (3060, 4), (4000, 4), (20_000, 1)] {
+        for times in [times, times - 1] {
+            let (mut keys, mut values) = (rows(90, 9.0), rows(90, 9.0));
+            let mut narrow = Narrow {
+                rows: HostRows {
+                    keys: &mut keys,
+                    values: &mut values,
+                    room: &mut Vec::new(),
+                },
+                bytes,
+                times,
+            };
+            let numbers = vault.layer(1, 90, &mut narrow).expect("whole");
+            // Who can take no more knows why; it is no damage.
+            let all = narrow.times == 0 && numbers == beside();
+            let none = numbers == LayerNumbers::default();
+            let mut expected = rows(100, 6.0).head(1)[..90 * 32].to_vec();
+            PackedRows::Q8_0.round(&mut expected, 32);
+            let came = values.head(1) == expected;
+            assert!(all == came && none != came, "{bytes} bytes, {times} times");
+        }
     }
 }
 
@@ -207,6 +308,7 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
                 &mut HostRows {
                     keys: &mut keys,
                     values: &mut values,
+                    room: &mut Vec::new(),
                 },
             );
             assert!(matches!(used, Err(VaultError::Damaged { .. })), "byte {at}");
@@ -306,6 +408,7 @@ fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
         &mut HostRows {
             keys: &mut keys,
             values: &mut values,
+            room: &mut Vec::new(),
         },
     );
     assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");

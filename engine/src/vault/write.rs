@@ -1,13 +1,14 @@
 //! Making a vault: layer after layer, as each is read.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kept_kernels::RowStore;
 
 use super::format::{Footer, MAGIC, PIECE, TAIL, VaultShape};
-use super::{VaultError, VaultKey};
+use super::{RowsOf, VaultError, VaultKey};
 
 /// Extension of a vault that is being made.
 pub(super) const PART: &str = "part";
@@ -61,10 +62,20 @@ pub struct VaultWriter {
     footer: Footer,
     /// At most [`PIECE`] bytes, made once.
     piece: Vec<u8>,
-    /// Of the layer so far.
-    checksum: crc32fast::Hasher,
-    written: u64,
+    /// Where the layer begins that is being written.
+    start: u64,
+    /// `[2 * kv_heads]`: of this layer every head's keys, then every head's values.
+    heads: Vec<Part>,
+    /// What stands behind them.
+    behind: Part,
     finished: bool,
+}
+
+/// Bytes that stand one behind the other, as far as they are written.
+#[derive(Debug, Default, Clone)]
+struct Part {
+    bytes: u64,
+    checksum: crc32fast::Hasher,
 }
 
 impl VaultWriter {
@@ -93,10 +104,11 @@ impl VaultWriter {
             _lock: lock,
             target: target.to_owned(),
             footer: Footer::new(key.to_string(), document, model, &shape),
+            heads: vec![Part::default(); 2 * shape.heads.kv_heads],
             shape,
             piece: vec![0; PIECE],
-            checksum: crc32fast::Hasher::new(),
-            written: 0,
+            start: 0,
+            behind: Part::default(),
             finished: false,
         })
     }
@@ -111,58 +123,107 @@ impl VaultWriter {
         PIECE as u64
     }
 
-    /// Adds the keys and values of the next layer, whose tokens stand in rows of their own number.
+    fn layer(&self) -> usize {
+        self.footer.checksums.len()
+    }
+
+    /// Adds packed rows of one head to the layer, `packed [rows, row_bytes]`, of the tokens from `first` on; those that the layer does not
+    /// keep are left out. Heads may come in any order, the tokens of each one after the other.
     ///
     /// # Errors
     /// [`VaultError::Io`]: a full disk, for one.
     ///
     /// # Panics
-    /// When the layer before is not complete, or rows are missing.
-    pub fn rows(&mut self, keys: &RowStore, values: &RowStore) -> Result<(), VaultError> {
-        let layer = self.footer.checksums.len();
-        assert_eq!(self.written, 0, "layer {layer} begins with its rows");
+    /// When rows before these are missing.
+    pub fn packed(
+        &mut self,
+        (of, head): (RowsOf, usize),
+        first: usize,
+        packed: &[u8],
+    ) -> Result<(), VaultError> {
+        let kept = self.shape.rows(self.layer());
+        let row_bytes = self.shape.kind.row_bytes(self.shape.heads.head_dim);
+        let end = (first + packed.len() / row_bytes).min(kept.end);
+        let from = first.max(kept.start);
+        if from >= end {
+            return Ok(());
+        }
+        let packed = &packed[(from - first) * row_bytes..(end - first) * row_bytes];
+        let which = of as usize * self.shape.heads.kv_heads + head;
+        let before = ((from - kept.start) * row_bytes) as u64;
+        assert_eq!(self.heads[which].bytes, before, "rows before token {from}");
+        let head_bytes = self.shape.head_bytes(self.layer()) as u64;
+        let at = self.start + which as u64 * head_bytes + before;
+        let part = &mut self.heads[which];
+        part.checksum.update(packed);
+        part.bytes += packed.len() as u64;
+        self.put(at, packed)
+    }
+
+    /// Packs and adds the keys and values of the tokens `which`, which stand in rows of their own number.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::packed`].
+    ///
+    /// # Panics
+    /// As [`VaultWriter::packed`].
+    pub fn rows(
+        &mut self,
+        keys: &RowStore,
+        values: &RowStore,
+        which: Range<usize>,
+    ) -> Result<(), VaultError> {
         let (kind, dim) = (self.shape.kind, self.shape.heads.head_dim);
-        let rows = self.shape.rows(layer);
+        let kept = self.shape.rows(self.layer());
+        let which = which.start.max(kept.start)..which.end;
         let at_once = (PIECE / kind.row_bytes(dim)).max(1);
-        for store in [keys, values] {
+        let mut piece = std::mem::take(&mut self.piece);
+        for (of, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
             for head in 0..self.shape.heads.kv_heads {
-                let rows = &store.head(head)[rows.start * dim..rows.end * dim];
-                for rows in rows.chunks(at_once * dim) {
-                    let bytes = rows.len() / dim * kind.row_bytes(dim);
-                    self.piece.resize(bytes, 0);
-                    kind.pack(rows, dim, &mut self.piece);
-                    self.put()?;
+                for first in which.clone().step_by(at_once) {
+                    let end = which.end.min(first + at_once);
+                    piece.resize((end - first) * kind.row_bytes(dim), 0);
+                    kind.pack(&store.head(head)[first * dim..end * dim], dim, &mut piece);
+                    self.packed((of, head), first, &piece)?;
                 }
             }
         }
+        self.piece = piece;
         Ok(())
     }
 
     /// Adds numbers that stand behind the rows: queries, then each measurement in its order.
     ///
     /// # Errors
-    /// As [`VaultWriter::rows`].
+    /// As [`VaultWriter::packed`].
     pub fn numbers(&mut self, numbers: &[f32]) -> Result<(), VaultError> {
-        for numbers in numbers.chunks(PIECE / size_of::<f32>()) {
-            self.piece.clear();
-            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-            self.piece.extend(bytes);
-            self.put()?;
-        }
-        Ok(())
+        self.add_behind(numbers, |number| number.to_le_bytes())
     }
 
     /// [`VaultWriter::numbers`] of numbers that are f64.
     ///
     /// # Errors
-    /// As [`VaultWriter::rows`].
+    /// As [`VaultWriter::packed`].
     pub fn sums(&mut self, numbers: &[f64]) -> Result<(), VaultError> {
-        for numbers in numbers.chunks(PIECE / size_of::<f64>()) {
-            self.piece.clear();
-            let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-            self.piece.extend(bytes);
-            self.put()?;
+        self.add_behind(numbers, |number| number.to_le_bytes())
+    }
+
+    fn add_behind<T: Copy, const BYTES: usize>(
+        &mut self,
+        numbers: &[T],
+        bytes: fn(T) -> [u8; BYTES],
+    ) -> Result<(), VaultError> {
+        let rows = self.heads.len() * self.shape.head_bytes(self.layer());
+        let mut piece = std::mem::take(&mut self.piece);
+        for numbers in numbers.chunks(PIECE / BYTES) {
+            piece.clear();
+            piece.extend(numbers.iter().flat_map(|&number| bytes(number)));
+            let at = self.start + rows as u64 + self.behind.bytes;
+            self.behind.checksum.update(&piece);
+            self.behind.bytes += piece.len() as u64;
+            self.put(at, &piece)?;
         }
+        self.piece = piece;
         Ok(())
     }
 
@@ -171,12 +232,18 @@ impl VaultWriter {
     /// # Panics
     /// When there is more or less in it than the shape says.
     pub fn end_layer(&mut self) {
-        let layer = self.footer.checksums.len();
+        let layer = self.layer();
+        let mut checksum = crc32fast::Hasher::new();
+        let mut bytes = 0;
+        for part in self.heads.iter_mut().chain([&mut self.behind]) {
+            let part = std::mem::take(part);
+            checksum.combine(&part.checksum);
+            bytes += part.bytes;
+        }
         let expected = self.shape.layer_bytes(layer);
-        assert_eq!(self.written, expected, "bytes of layer {layer}");
-        let checksum = std::mem::take(&mut self.checksum);
+        assert_eq!(bytes, expected, "bytes of layer {layer}");
         self.footer.checksums.push(checksum.finalize());
-        self.written = 0;
+        self.start += expected;
     }
 
     /// Writes the tokens `ids` and the footer and gives the file its name. Only now is it a vault.
@@ -201,6 +268,7 @@ impl VaultWriter {
             bytes.extend((footer.len() as u64).to_le_bytes());
             bytes.extend(crc32fast::hash(&footer).to_le_bytes());
             bytes.extend(MAGIC);
+            self.file.seek(SeekFrom::Start(self.start))?;
             self.file.write_all(&bytes)?;
             std::fs::rename(&self.part, &self.target)?;
             Ok(self.file.metadata()?.len())
@@ -210,10 +278,9 @@ impl VaultWriter {
         Ok(bytes)
     }
 
-    fn put(&mut self) -> Result<(), VaultError> {
-        self.checksum.update(&self.piece);
-        self.written += self.piece.len() as u64;
-        let written = self.file.write_all(&self.piece);
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), VaultError> {
+        let sought = self.file.seek(SeekFrom::Start(at));
+        let written = sought.and_then(|_| self.file.write_all(bytes));
         written.map_err(VaultError::io(&self.part))
     }
 }

@@ -134,7 +134,7 @@ pub enum Home {
 }
 
 /// What was allocated, and is given back when nobody has a part of it any more.
-struct Memory {
+pub(crate) struct Memory {
     address: Address,
     bytes: usize,
     home: Home,
@@ -190,7 +190,12 @@ impl<T: Number> Buffer<T> {
         self.address
     }
 
-    fn part(&self, range: &Range<usize>) -> Address {
+    /// What it is a part of.
+    pub(crate) fn memory(&self) -> Arc<Memory> {
+        self.memory.clone()
+    }
+
+    pub(crate) fn part(&self, range: &Range<usize>) -> Address {
         assert!(
             range.start <= range.end && range.end <= self.length,
             "{range:?} of a buffer of {} numbers",
@@ -199,7 +204,7 @@ impl<T: Number> Buffer<T> {
         self.address + (range.start * size_of::<T>()) as u64
     }
 
-    fn driver(&self) -> &dyn Driver {
+    pub(crate) fn driver(&self) -> &dyn Driver {
         &*self.memory.driver
     }
 

@@ -34,7 +34,7 @@ pub struct Geometry {
 /// Memory of a device, by address.
 pub type Address = u64;
 
-/// A device. Everything happens in the order it was asked for.
+/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_beside`].
 pub trait Driver: Send + Sync {
     /// What it is.
     fn facts(&self) -> &Facts;
@@ -78,6 +78,21 @@ pub trait Driver: Send + Sync {
     /// Both ranges were allocated and do not overlap.
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
+    /// Copies as [`Driver::copy`] does, beside what is asked for later: it begins after everything that was asked for before, copies of
+    /// this kind in their order.
+    ///
+    /// # Safety
+    /// As [`Driver::copy`]; until the copy has ended neither memory is given back.
+    unsafe fn copy_beside(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError>;
+
+    /// Memory of [`Driver::allocate_on_host`] as the program reaches it.
+    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError>;
+
     /// Sets bytes to 0.
     ///
     /// # Safety
@@ -116,6 +131,15 @@ pub trait Recording: Send {
     /// # Safety
     /// What was promised of each holds still.
     unsafe fn run(&self) -> Result<(), DeviceError>;
+}
+
+/// A copy beside other work. To be given back before the device.
+pub trait Copying: Send {
+    /// What is asked of the device from here on begins after the copy.
+    fn before_the_rest(&self) -> Result<(), DeviceError>;
+
+    /// Waits for the copy.
+    fn wait(&self) -> Result<(), DeviceError>;
 }
 
 /// How inputs are quantised before they meet weights: what a kernel for some kind of weights reads.

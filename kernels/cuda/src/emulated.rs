@@ -1,20 +1,20 @@
 //! The emulator as a device: kernels run on the CPU, thread by thread, and memory is checked for what kernels must not do.
 //!
 //! Memory begins as NaN (a kernel that reads what nobody wrote gives NaN), and stands between guards that are looked at when it is given
-//! back.
+//! back. Copies beside other work run as late as they may, or at once where a test says so: who relies on more than was promised is
+//! found out by one of the two.
+
+mod beside;
+mod products;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use candle_core::quantized::GgmlDType;
-use kept_kernels::mapped::{MappedFile, MappedMatrix};
-
-use crate::driver::{
-    Address, Driver, FEW, Facts, Geometry, Inputs, PRODUCT_KINDS, Product, Products, Recording,
-};
+use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
+use beside::Beside;
 
 type Kernel =
     unsafe extern "C" fn(*const c_void, usize, *const u32, *const u32, usize) -> *const c_char;
@@ -52,11 +52,14 @@ struct Emulated {
     counts: Arc<Counts>,
     /// Launches that are noted and not run, while it records.
     recording: Mutex<Option<Vec<Launch>>>,
+    beside: Arc<Beside>,
 }
 
 /// An allocation with its guards, by the address that was given.
 struct Held {
     words: Vec<u64>,
+    /// Of them what was asked for.
+    bytes: usize,
     /// Not the device's own.
     on_host: bool,
 }
@@ -153,6 +156,11 @@ impl Meter {
         self.0.counts.runs.load(Ordering::Relaxed)
     }
 
+    /// From here on copies beside other work run when they are asked for, and not when they are waited for.
+    pub fn copies_at_once(&self) {
+        self.0.beside.run_at_once();
+    }
+
     /// Bytes that came from the host, and that went there.
     pub fn carried(&self) -> (u64, u64) {
         let Counts { sent, brought, .. } = &*self.0.counts;
@@ -191,6 +199,7 @@ pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
         limit: memory,
         counts: Arc::default(),
         recording: Mutex::default(),
+        beside: Arc::default(),
     });
     (Device::new(emulated.clone()), Meter(emulated))
 }
@@ -213,6 +222,13 @@ impl Emulated {
             .sum()
     }
 
+    /// Whether an address is of the host's memory.
+    fn holds_for_host(&self, address: Address) -> bool {
+        let memory = self.memory.lock().expect("nobody panics inside");
+        let mut host = memory.iter().filter(|(_, held)| held.on_host);
+        host.any(|(first, held)| (*first..*first + held.bytes as u64).contains(&address))
+    }
+
     /// Memory between its guards.
     fn hold(&self, bytes: usize, on_host: bool) -> Address {
         let mut words: Vec<u64> =
@@ -220,10 +236,14 @@ impl Emulated {
         let start = words.as_mut_ptr() as usize;
         // As the driver does, every allocation begins at a multiple of 256; here of 16, which is what kernels rely on.
         let address = ((start + GUARD).next_multiple_of(16)) as Address;
-        self.memory
-            .lock()
-            .expect("nobody panics inside")
-            .insert(address, Held { words, on_host });
+        self.memory.lock().expect("nobody panics inside").insert(
+            address,
+            Held {
+                words,
+                bytes,
+                on_host,
+            },
+        );
         address
     }
 
@@ -235,6 +255,10 @@ impl Emulated {
             .expect("nobody panics inside")
             .remove(&address);
         let Held { words, .. } = held.expect("it was allocated");
+        assert!(
+            !self.beside.touches(&(address..address + bytes as u64)),
+            "memory of a copy that is under way was given back"
+        );
         // SAFETY: the whole allocation, as bytes.
         let all =
             unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
@@ -325,6 +349,29 @@ impl Driver for Emulated {
         Ok(())
     }
 
+    unsafe fn copy_beside(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        self.not_recording("copying beside its work")?;
+        // What crosses between the host and the device is counted as of any other copy.
+        let (sent, brought) = (self.holds_for_host(from), self.holds_for_host(to));
+        match (sent, brought) {
+            (true, false) => count(&self.counts.sent, bytes),
+            (false, true) => count(&self.counts.brought, bytes),
+            _ => {}
+        }
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { self.beside.copy(to, from, bytes) }))
+    }
+
+    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
+        assert!(self.holds_for_host(address), "memory of the host's");
+        Ok(address as *mut u8)
+    }
+
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
         self.not_recording("clearing memory")?;
         // SAFETY: the caller's promise.
@@ -392,73 +439,6 @@ impl Driver for Emulated {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-}
-
-/// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
-impl Products for Emulated {
-    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
-        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW {
-            Inputs::Few
-        } else {
-            Inputs::Scales
-        })
-    }
-
-    fn input_bytes(&self, _form: Inputs, count: usize, cols: usize) -> usize {
-        count * cols * size_of::<f32>()
-    }
-
-    fn behind(&self, _kind: GgmlDType) -> usize {
-        0
-    }
-
-    fn workspace(&self) -> usize {
-        0
-    }
-
-    unsafe fn quantise(
-        &self,
-        _form: Inputs,
-        x: Address,
-        (count, cols): (usize, usize),
-        out: Address,
-    ) -> Result<(), DeviceError> {
-        self.not_recording("candle's products")?;
-        self::count(&self.counts.launches, 1);
-        // SAFETY: the caller's promise.
-        unsafe { self.copy(out, x, count * cols * size_of::<f32>()) }
-    }
-
-    unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
-        let &Product {
-            kind,
-            rows,
-            cols,
-            count,
-            ..
-        } = product;
-        self.not_recording("candle's products")?;
-        self::count(&self.counts.launches, 1);
-        let bytes = rows * cols / kind.block_size() * kind.type_size();
-        // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
-        let (weights, inputs, out) = unsafe {
-            (
-                std::slice::from_raw_parts(product.weights as *const u8, bytes),
-                std::slice::from_raw_parts(product.inputs as *const f32, count * cols),
-                std::slice::from_raw_parts_mut(product.out as *mut f32, count * rows),
-            )
-        };
-        let failed = |reason: String| {
-            let what = format!("a product with {kind:?}");
-            failed(&self.facts.name, &what, &reason)
-        };
-        let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
-        let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));
-        matrix
-            .map_err(|e| failed(e.to_string()))?
-            .multiply(count, inputs, out);
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! NVIDIA's driver, found and loaded when the program runs: a build with this starts where there is no driver, and says so.
 //!
 //! Kernels come as one fat binary for each file of `device/`: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
-//! driver compiles for anything else. All work goes to one stream.
+//! driver compiles for anything else. All work goes to one stream, and copies that run beside it to a second one.
+
+mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
@@ -10,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::candle::Launchers;
-use crate::driver::{Address, Driver, Facts, Geometry, Products, Recording};
+use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
+use streams::{Graph, Mark, wait_for};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 
@@ -178,14 +181,15 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
     let nvidia = unsafe {
         let context = result::primary_ctx::retain(device).map_err(none)?;
         result::ctx::set_current(context).map_err(none)?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        let stream = stream.map_err(none)?;
+        let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
+        let (stream, beside) = (stream().map_err(none)?, stream().map_err(none)?);
         let mut nvidia = Nvidia {
             products: Launchers::new(&facts, stream.cast()),
             facts,
             device,
             context,
             stream,
+            beside,
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
@@ -204,6 +208,8 @@ struct Nvidia {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// Copies go there that run beside the rest.
+    beside: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
     /// Where the host's page-locked memory begins, and its bytes.
@@ -230,6 +236,20 @@ impl Nvidia {
     fn current(&self) -> Result<(), DeviceError> {
         // SAFETY: retained as long as this lives.
         unsafe { result::ctx::set_current(self.context) }.map_err(self.failed("its context"))
+    }
+
+    /// Everything that was asked of `stream` so far, to be waited for.
+    fn mark(&self, stream: sys::CUstream) -> Result<Mark, DriverError> {
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let mark = Mark {
+            event: result::event::create(flags)?,
+            follower: self.stream,
+            context: self.context,
+            device: self.facts.name.clone(),
+        };
+        // SAFETY: an event that was just made, a stream of this object's.
+        unsafe { result::event::record(mark.event, stream) }?;
+        Ok(mark)
     }
 
     /// Whether an address is of the host's memory.
@@ -358,6 +378,30 @@ impl Driver for Nvidia {
             .map_err(self.failed("copying on it"))
     }
 
+    unsafe fn copy_beside(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        self.current()?;
+        let failed = self.failed("copying beside its work");
+        let before = self.mark(self.stream).map_err(&failed)?;
+        // SAFETY: the caller's promise; an event and a stream of this object's.
+        unsafe {
+            wait_for(self.beside, before.event)
+                .and_then(|()| sys::cuMemcpyAsync(to, from, bytes, self.beside).result())
+        }
+        .map_err(&failed)?;
+        Ok(Box::new(self.mark(self.beside).map_err(&failed)?))
+    }
+
+    fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
+        assert!(self.is_on_host(address), "memory of the host's");
+        // With unified addresses the program's address is the device's.
+        Ok(address as *mut u8)
+    }
+
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
         self.current()?;
         // SAFETY: the caller's promise.
@@ -431,44 +475,6 @@ impl Driver for Nvidia {
     }
 }
 
-/// A CUDA graph, ready to run on the device's stream.
-struct Graph {
-    ready: sys::CUgraphExec,
-    stream: sys::CUstream,
-    context: sys::CUcontext,
-    /// The card's name.
-    device: String,
-}
-
-// SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
-unsafe impl Send for Graph {}
-
-impl Recording for Graph {
-    unsafe fn run(&self) -> Result<(), DeviceError> {
-        // SAFETY: a recording is given back before its device; for what it touches the caller answers.
-        unsafe {
-            result::ctx::set_current(self.context)
-                .and_then(|()| result::graph::launch(self.ready, self.stream))
-        }
-        .map_err(|error| DeviceError::Failed {
-            device: self.device.clone(),
-            what: "what was recorded".to_owned(),
-            reason: sentence(error),
-        })
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: made by this object, and nobody else has it. The driver lets a run end first; errors leave nothing to do.
-        unsafe {
-            if result::ctx::set_current(self.context).is_ok() {
-                let _ = result::graph::exec_destroy(self.ready);
-            }
-        }
-    }
-}
-
 impl Drop for Nvidia {
     fn drop(&mut self) {
         if self.current().is_err() {
@@ -480,6 +486,7 @@ impl Drop for Nvidia {
                 let _ = result::module::unload(module);
             }
             let _ = result::stream::destroy(self.stream);
+            let _ = result::stream::destroy(self.beside);
             let _ = result::primary_ctx::release(self.device);
         }
     }

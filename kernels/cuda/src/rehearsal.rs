@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Address, Driver, Facts, Geometry, Products, Recording};
+use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
 
 /// Counts what is allocated. Nothing is, so that any address will do: none is ever looked at.
@@ -92,6 +92,19 @@ impl Driver for Rehearsal {
 
     unsafe fn copy(&self, _to: Address, _from: Address, _bytes: usize) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    unsafe fn copy_beside(
+        &self,
+        _to: Address,
+        _from: Address,
+        _bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        Err(self.only_asked("copying beside its work"))
+    }
+
+    fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
+        Err(self.only_asked("reaching memory"))
     }
 
     unsafe fn clear(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {

@@ -1,5 +1,7 @@
 //! [`LayerRows`]: the keys or the values of one layer while a prompt is read, in f16, one run of rows per kv head.
 
+use std::ops::Range;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_kernels::PackedRows;
@@ -15,7 +17,7 @@ pub struct LayerRows {
     head_dim: usize,
 }
 
-/// `device/unpack.cu`.
+/// `device/packed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UnpackParameters {
@@ -26,37 +28,51 @@ struct UnpackParameters {
     row_bytes: u32,
 }
 
+/// `device/packed.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PackParameters {
+    rows: Address,
+    packed: Address,
+    heads: u32,
+    capacity: u32,
+    dim: u32,
+    first: u32,
+    count: u32,
+    row_bytes: u32,
+}
+
 impl Device {
-    /// Replaces rows of one head of `rows` from `first` on by packed ones, `bytes [count, row_bytes]`, which pass through `room`.
+    /// Replaces rows of one head of `rows` from `first` on by packed ones, `packed [count, row_bytes]`.
     ///
     /// # Panics
-    /// When they do not fit there or in `room`, or are no whole rows.
-    pub fn write_packed(
+    /// When they do not fit there, or are no whole rows.
+    pub fn unpack(
         &self,
         rows: &mut LayerRows,
         (head, first): (usize, usize),
-        (kind, bytes): (PackedRows, &[u8]),
-        room: &mut Buffer<u8>,
+        kind: PackedRows,
+        packed: &Buffer<u8>,
     ) -> Result<(), DeviceError> {
-        let (capacity, dim) = (rows.capacity, rows.head_dim);
-        let row_bytes = kind.row_bytes(dim);
-        let count = bytes.len() / row_bytes;
+        let row_bytes = kind.row_bytes(rows.head_dim);
+        let count = packed.len() / row_bytes;
         assert!(
-            bytes.len().is_multiple_of(row_bytes)
-                && first + count <= capacity
-                && head < rows.kv_heads,
-            "{} bytes of {kind:?} from row {first} on for head {head} of {}",
-            bytes.len(),
-            rows.kv_heads
+            packed.len().is_multiple_of(row_bytes),
+            "{} bytes of {kind:?}",
+            packed.len()
         );
-        let at = (head * capacity + first) * dim;
+        let target = rows.part(head, first..first + count);
         if kind == PackedRows::F16 {
-            return rows.data.write_bytes(at, bytes);
+            if count == 0 {
+                return Ok(());
+            }
+            let (to, from) = (target.address(), packed.address());
+            // SAFETY: as many bytes in both, of different buffers; any are halves.
+            return unsafe { self.driver().copy(to, from, packed.len()) };
         }
-        room.write(0, bytes)?;
-        let target = rows.data.share(at..at + count * dim);
+        let dim = rows.head_dim;
         let parameters = UnpackParameters {
-            packed: room.address(),
+            packed: packed.address(),
             out: target.address(),
             rows: count as u32,
             dim: dim as u32,
@@ -69,6 +85,55 @@ impl Device {
         };
         // SAFETY: lengths were checked; `rows` is borrowed for writing.
         unsafe { self.launch("unpack_rows", geometry, &parameters) }
+    }
+
+    /// Packs the rows `which` of every head to `packed [kv_heads, count, row_bytes]`, at its beginning.
+    ///
+    /// # Panics
+    /// When there are no such rows, or no room.
+    pub fn pack(
+        &self,
+        rows: &LayerRows,
+        which: Range<usize>,
+        kind: PackedRows,
+        packed: &mut Buffer<u8>,
+    ) -> Result<(), DeviceError> {
+        let (count, row_bytes) = (which.len(), kind.row_bytes(rows.head_dim));
+        let bytes = count * row_bytes;
+        assert!(
+            rows.kv_heads * bytes <= packed.len() && which.end <= rows.capacity,
+            "rows {which:?} of {} in {} bytes",
+            rows.capacity,
+            packed.len()
+        );
+        if kind == PackedRows::F16 {
+            for head in 0..rows.kv_heads {
+                let from = rows.part(head, which.clone());
+                let to = packed.share(head * bytes..(head + 1) * bytes);
+                if count > 0 {
+                    // SAFETY: as many bytes in both, of different buffers.
+                    unsafe { self.driver().copy(to.address(), from.address(), bytes) }?;
+                }
+            }
+            return Ok(());
+        }
+        let parameters = PackParameters {
+            rows: rows.data.address(),
+            packed: packed.address(),
+            heads: rows.kv_heads as u32,
+            capacity: rows.capacity as u32,
+            dim: rows.head_dim as u32,
+            first: which.start as u32,
+            count: count as u32,
+            row_bytes: row_bytes as u32,
+        };
+        let geometry = Geometry {
+            grid: [(rows.kv_heads * count).div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: 0,
+        };
+        // SAFETY: lengths were checked; `packed` is borrowed for writing.
+        unsafe { self.launch("pack_rows", geometry, &parameters) }
     }
 }
 
@@ -111,6 +176,22 @@ impl LayerRows {
     /// The numbers, `[kv_heads, capacity, head_dim]`.
     pub fn data_mut(&mut self) -> &mut Buffer<f16> {
         &mut self.data
+    }
+
+    /// Rows of one head.
+    ///
+    /// # Panics
+    /// When there are none such.
+    fn part(&self, head: usize, rows: Range<usize>) -> Buffer<f16> {
+        assert!(
+            head < self.kv_heads && rows.end <= self.capacity,
+            "rows {rows:?} of head {head}, of {} heads with room for {}",
+            self.kv_heads,
+            self.capacity
+        );
+        let first = head * self.capacity;
+        self.data
+            .share((first + rows.start) * self.head_dim..(first + rows.end) * self.head_dim)
     }
 
     /// Replaces rows of one head from `first` on: `rows [count, head_dim]`.

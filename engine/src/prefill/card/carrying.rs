@@ -1,15 +1,58 @@
-//! What travels between the host and a reading on a card: rows of a vault there, rows that are kept back, the residual stream both ways.
+//! What travels between the host and a reading on a card: rows of a vault there and back, rows that are kept back.
 
 use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use kept_cuda::{DeviceError, Kept};
-use kept_kernels::{PackedRows, RowStore};
+use kept_cuda::{Device, DeviceError, Fetching, Kept};
+use kept_kernels::{HeadShape, PackedRows, RowStore};
+use kept_models::Model;
 use kept_policies::Pos;
 
-use super::{AT_ONCE, CardReading};
-use crate::vault::{RowsOf, VaultRows};
+use super::{AT_ONCE, CardChunk, CardReading};
+use crate::shape::head_shape;
+use crate::vault::{RowsOf, Run, VaultRows};
+
+/// Bytes of a vault's rows that go to a card at a time.
+pub(super) const SENT_AT_ONCE: usize = 4 << 20;
+
+/// Bytes of `rows` rows of keys and of values as a vault has them.
+fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
+    2 * heads.kv_heads * rows * kind.row_bytes(heads.head_dim)
+}
+
+/// Bytes of the host's memory, page-locked, by which a vault's rows travel between it and a card, in chunks of `chunk` tokens.
+pub(crate) fn carrying_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u64 {
+    match model.card() {
+        Some(_) => (2 * SENT_AT_ONCE + packed_bytes(kind, head_shape(model), chunk)) as u64,
+        None => 0,
+    }
+}
+
+/// A chunk's keys and values on their way to a vault.
+pub(super) struct Leaving {
+    kind: PackedRows,
+    heads: HeadShape,
+    /// `[2, kv_heads, count, row_bytes]`
+    rows: Fetching,
+}
+
+impl Leaving {
+    pub(super) fn new(
+        device: &Device,
+        kind: PackedRows,
+        heads: HeadShape,
+        chunk: usize,
+    ) -> Result<Self, DeviceError> {
+        let rows = Fetching::new(device, packed_bytes(kind, heads, chunk))?;
+        Ok(Self { kind, heads, rows })
+    }
+
+    /// Bytes on the card.
+    pub(super) fn bytes(&self) -> u64 {
+        self.rows.bytes()
+    }
+}
 
 /// A reading that takes rows from a vault, as long as nothing fails.
 pub(in crate::prefill) struct KnownRows<'r, 'a> {
@@ -17,23 +60,49 @@ pub(in crate::prefill) struct KnownRows<'r, 'a> {
     pub(in crate::prefill) outcome: Result<(), DeviceError>,
 }
 
-impl VaultRows for KnownRows<'_, '_> {
-    fn take(&mut self, of: RowsOf, head: usize, first: usize, packed: (PackedRows, &[u8])) {
-        if self.outcome.is_err() {
-            return;
-        }
+impl KnownRows<'_, '_> {
+    fn send(&mut self, kind: PackedRows, runs: &[Run]) -> Result<(), DeviceError> {
         let device = self.reading.device();
         let CardReading {
             keys,
             values,
-            packed: room,
+            sending,
             ..
         } = &mut *self.reading;
-        let rows = match of {
-            RowsOf::Keys => keys,
-            RowsOf::Values => values,
-        };
-        self.outcome = device.write_packed(rows, (head, first), packed, room);
+        let sending = sending.as_mut().expect("a reading with a vault");
+        let bytes = runs.iter().map(|run| run.at.end).max().unwrap_or(0);
+        let there = sending.send(bytes)?;
+        for run in runs {
+            let rows = match run.of {
+                RowsOf::Keys => &mut *keys,
+                RowsOf::Values => &mut *values,
+            };
+            let packed = there.share(run.at.clone());
+            device.unpack(rows, (run.head, run.first), kind, &packed)?;
+        }
+        Ok(())
+    }
+}
+
+impl VaultRows for KnownRows<'_, '_> {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        if self.outcome.is_err() {
+            return None;
+        }
+        let sending = self.reading.sending.as_mut();
+        match sending.expect("a reading with a vault").room() {
+            Ok(room) => Some(room),
+            Err(error) => {
+                self.outcome = Err(error);
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, kind: PackedRows, runs: &[Run]) {
+        if self.outcome.is_ok() {
+            self.outcome = self.send(kind, runs);
+        }
     }
 }
 
@@ -44,6 +113,27 @@ impl<'a> CardReading<'a> {
             reading: self,
             outcome: Ok(()),
         }
+    }
+
+    /// Packs a chunk's keys and values as the vault has them; they come to the host beside what is asked of the card later.
+    pub(in crate::prefill) fn pack(&mut self, chunk: &CardChunk<'_>) -> Result<(), DeviceError> {
+        let device = self.device();
+        let Some(Leaving { kind, heads, rows }) = &mut self.leaving else {
+            return Ok(());
+        };
+        let all = packed_bytes(*kind, *heads, chunk.count);
+        let which = chunk.first..chunk.first + chunk.count;
+        let room = rows.room()?;
+        for (from, part) in [(&self.keys, 0..all / 2), (&self.values, all / 2..all)] {
+            device.pack(from, which.clone(), *kind, &mut room.share(part))?;
+        }
+        rows.fetch(all)
+    }
+
+    /// What was packed last.
+    pub(in crate::prefill) fn packed(&mut self) -> Result<&[u8], DeviceError> {
+        let leaving = self.leaving.as_mut();
+        leaving.map_or(Ok(&[]), |leaving| leaving.rows.arrived())
     }
 
     /// The first `rows` keys and values of every head, on the host.
@@ -113,16 +203,14 @@ impl<'a> CardReading<'a> {
 
     /// The residual stream `[rows, width]`, on the host.
     pub(in crate::prefill) fn bring_residual(
-        &self,
+        &mut self,
         rows: Range<usize>,
     ) -> Result<Vec<f32>, DeviceError> {
-        let mut out = vec![0.0; rows.len() * self.width];
-        self.residual.read(rows.start * self.width, &mut out)?;
-        Ok(out)
+        self.residual.read(rows)
     }
 
     /// Replaces the first rows of the residual stream.
     pub(in crate::prefill) fn write_residual(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
-        self.residual.write(0, rows)
+        self.residual.write(rows)
     }
 }

@@ -1,16 +1,17 @@
 //! What a reading leaves in the vault.
 
+use std::ops::Range;
+
 use kept_kernels::RowStore;
 
 use super::Prefix;
 use crate::observe::Measured;
-use crate::vault::{Measurement, Numbers, VaultError, VaultWriter};
+use crate::vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
 
 /// What a layer's reading came to, for the vault.
 pub(in crate::prefill) struct Learned<'a> {
-    /// Row == position.
-    pub(in crate::prefill) keys: &'a RowStore,
-    pub(in crate::prefill) values: &'a RowStore,
+    /// Keys and values, row == position; `None` where they were left as they were read ([`Prefix::leave`]).
+    pub(in crate::prefill) rows: Option<(&'a RowStore, &'a RowStore)>,
     /// Tokens of the prompt.
     pub(in crate::prefill) tokens: usize,
     /// `[q_heads, tokens]`: of the prefix's rows.
@@ -36,7 +37,33 @@ impl Prefix {
             .extend_from_slice(&queries[skip * self.width..end * self.width]);
     }
 
-    /// Ends a layer, all of whose prefix has been read: writes it. What cannot be written is noted, and not tried again.
+    /// Whether the queries of the tokens `rows` are among those that are kept.
+    pub(in crate::prefill) fn wants_queries(&self, rows: &Range<usize>) -> bool {
+        (self.writer.as_ref()).is_some_and(|writer| {
+            let from = self.tokens - writer.shape().queries;
+            rows.start < self.tokens && from < rows.end
+        })
+    }
+
+    /// Leaves rows of the tokens from `first` on in the vault: keys, then values, `packed [2, kv_heads, count, row_bytes]`. What cannot be
+    /// written is noted, and not tried again.
+    pub(in crate::prefill) fn leave(&mut self, first: usize, packed: &[u8]) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let heads = writer.shape().heads.kv_heads;
+        let head_bytes = (packed.len() / (2 * heads)).max(1);
+        let parts = RowsOf::BOTH.into_iter();
+        let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));
+        let written = parts
+            .zip(packed.chunks_exact(head_bytes))
+            .try_for_each(|(of, packed)| writer.packed(of, first, packed));
+        if let Err(error) = written {
+            self.give_up_writing(&error);
+        }
+    }
+
+    /// Ends a layer, all of whose prefix has been read: writes what is not there yet. What cannot be written is noted, and not tried again.
     pub(in crate::prefill) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
         let Some(mut writer) = self.writer.take() else {
             return;
@@ -53,7 +80,9 @@ impl Prefix {
         layer: usize,
         learned: &Learned<'_>,
     ) -> Result<(), VaultError> {
-        writer.rows(learned.keys, learned.values)?;
+        if let Some((keys, values)) = learned.rows {
+            writer.rows(keys, values, self.known..self.tokens)?;
+        }
         let shape = writer.shape().clone();
         if shape.windows[layer].is_none() {
             writer.numbers(&self.queries)?;
@@ -95,6 +124,12 @@ impl Prefix {
             }
             Err(error) => self.note_unwritten(&error),
         }
+    }
+
+    /// Goes on without the vault that was being made.
+    pub(super) fn give_up_writing(&mut self, error: &VaultError) {
+        self.writer = None;
+        self.note_unwritten(error);
     }
 
     pub(super) fn note_unwritten(&mut self, error: &VaultError) {

@@ -72,11 +72,18 @@ impl Reader<'_> {
         let (first, count) = (rows.start, rows.len());
         stop.check()?;
         let alive = self.alive.positions();
+        // The document's end ends a chunk.
+        let (known, document) = (self.prefix.known(), self.prefix.tokens());
+        let next = match rows.end < document {
+            true => document.min(rows.end + self.sizes[0].chunk),
+            false => rows.end + self.sizes[0].chunk,
+        };
         let chunk = CardChunk {
             layer,
             first,
-            at: first - self.prefix.known(),
+            at: first - known,
             count,
+            next: rows.end - known..asked.n.min(next) - known,
             positions: alive.map(|positions| &positions[rows.clone()]),
             window: self.of.model.config().kinds[layer].window,
             // The last layer's output matters in the last row only.
@@ -97,11 +104,20 @@ impl Reader<'_> {
             measuring += started.elapsed();
         }
         card.store(&chunk)?;
-        if self.prefix.writes() && first < self.prefix.tokens() {
+        let leaves = self.prefix.writes() && first < document;
+        if leaves {
+            card.pack(&chunk)?;
+        }
+        if self.prefix.wants_queries(&rows) {
             card.bring_queries(count, q)?;
             self.prefix.hear_queries(first, q);
         }
         card.attend(&chunk)?;
+        if leaves {
+            // Written while the card computes.
+            self.prefix.leave(first, card.packed()?);
+        }
+        card.wait()?;
         self.tally.passed(count, watch);
         Ok(measuring)
     }

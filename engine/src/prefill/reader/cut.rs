@@ -111,7 +111,7 @@ impl Reader<'_> {
         );
         if let Some(passed) = passed {
             let width = self.of.model.config().width;
-            if let Some(card) = &self.card {
+            if let Some(card) = &mut self.card {
                 self.residual = card.bring_residual(0..n)?;
             }
             self.alive.pass_on(&passed, &mut self.residual, width);

@@ -1,0 +1,198 @@
+//! Copies between the host and a device beside what it computes: [`Carried`], and [`Sending`] and [`Fetching`] for bytes that the host fills or
+//! looks at.
+//!
+//! ```text
+//! host     fill a | fill b | fill a ..          launch .. launch | look
+//! bus             | a      | b                  pack ->| bring   |
+//! device                   | take a | take b    compute ..................
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::device::Memory;
+use crate::driver::Copying;
+use crate::{Buffer, Device, DeviceError, Home, Number};
+
+/// A copy that goes on beside what is asked of the device afterwards. Whoever drops it waits for it.
+pub struct Carried {
+    // Given back before the device.
+    copying: Box<dyn Copying>,
+    /// What it is copied from and to.
+    _memory: [Arc<Memory>; 2],
+}
+
+impl Carried {
+    /// What is asked of the device from here on begins after the copy.
+    pub fn before_the_rest(&self) -> Result<(), DeviceError> {
+        self.copying.before_the_rest()
+    }
+
+    /// Waits for it.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.copying.wait()
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        // After an error of the device nothing is under way any more, and everything that is asked of it says so.
+        let _ = self.copying.wait();
+    }
+}
+
+impl<T: Number> Buffer<T> {
+    /// Copies `range` of `from` to `first..` of this, beside what is asked of the device later: it begins after everything that was asked for
+    /// before, and it is for the caller to see that nobody writes what it reads, or touches what it writes, before it has ended.
+    ///
+    /// # Panics
+    /// When it does not fit, or both are parts of one buffer.
+    pub fn copy_beside(
+        &mut self,
+        first: usize,
+        from: &Buffer<T>,
+        range: Range<usize>,
+    ) -> Result<Carried, DeviceError> {
+        let memory = [self.memory(), from.memory()];
+        assert!(
+            !Arc::ptr_eq(&memory[0], &memory[1]),
+            "parts of one buffer are not copied beside other work"
+        );
+        let to = self.part(&(first..first + range.len()));
+        let bytes = range.len() * size_of::<T>();
+        // SAFETY: both were checked and do not overlap, and are held until the copy has ended.
+        let copying = unsafe { self.driver().copy_beside(to, from.part(&range), bytes) };
+        Ok(Carried {
+            copying: copying?,
+            _memory: memory,
+        })
+    }
+}
+
+/// Bytes that the host fills and a device takes: while one half of them is under way, the other is filled.
+pub struct Sending {
+    halves: [Half; 2],
+    /// The half that is filled now, or next.
+    filling: usize,
+}
+
+struct Half {
+    here: Buffer<u8>,
+    there: Buffer<u8>,
+    under_way: Option<Carried>,
+}
+
+impl Sending {
+    /// Two halves of `bytes` bytes, here and there.
+    pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
+        let half = || {
+            Ok::<_, DeviceError>(Half {
+                here: device.room_at(Home::Host, bytes)?,
+                there: device.room(bytes)?,
+                under_way: None,
+            })
+        };
+        Ok(Self {
+            halves: [half()?, half()?],
+            filling: 0,
+        })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.halves.iter().map(|half| half.there.bytes()).sum()
+    }
+
+    /// The half to be filled; waits until what it held before has arrived.
+    pub fn room(&mut self) -> Result<&mut [u8], DeviceError> {
+        let Half {
+            here, under_way, ..
+        } = &mut self.halves[self.filling];
+        if let Some(carried) = under_way.take() {
+            carried.wait()?;
+        }
+        if here.is_empty() {
+            return Ok(&mut []);
+        }
+        let start = here.driver().reach(here.address())?;
+        // SAFETY: memory of this object's that no copy looks at any more, borrowed with it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, here.len()) })
+    }
+
+    /// Sends the first `bytes` bytes of the half that was filled. What is asked of the device from here on finds them in what is given,
+    /// until the next but one is sent.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn send(&mut self, bytes: usize) -> Result<Buffer<u8>, DeviceError> {
+        let Half {
+            here,
+            there,
+            under_way,
+        } = &mut self.halves[self.filling];
+        self.filling = 1 - self.filling;
+        let carried = there.copy_beside(0, here, 0..bytes)?;
+        carried.before_the_rest()?;
+        *under_way = Some(carried);
+        Ok(there.share(0..bytes))
+    }
+}
+
+/// Bytes that a device fills and the host looks at, while the device goes on.
+pub struct Fetching {
+    there: Buffer<u8>,
+    here: Buffer<u8>,
+    /// How many are under way or have arrived.
+    count: usize,
+    under_way: Option<Carried>,
+}
+
+impl Fetching {
+    /// Room for `bytes` bytes, here and there.
+    pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            there: device.room(bytes)?,
+            here: device.room_at(Home::Host, bytes)?,
+            count: 0,
+            under_way: None,
+        })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.there.bytes()
+    }
+
+    /// What the device is to fill: after what was in it has been fetched.
+    pub fn room(&mut self) -> Result<&mut Buffer<u8>, DeviceError> {
+        if let Some(carried) = &self.under_way {
+            carried.before_the_rest()?;
+        }
+        Ok(&mut self.there)
+    }
+
+    /// Fetches the first `bytes` of them, beside what is asked of the device later.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn fetch(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        // Waited for: nobody may be looking at what arrives.
+        self.under_way = None;
+        self.under_way = Some(self.here.copy_beside(0, &self.there, 0..bytes)?);
+        self.count = bytes;
+        Ok(())
+    }
+
+    /// What was fetched last; waits until it has arrived.
+    pub fn arrived(&mut self) -> Result<&[u8], DeviceError> {
+        if let Some(carried) = self.under_way.take() {
+            carried.wait()?;
+        }
+        if self.count == 0 {
+            return Ok(&[]);
+        }
+        let start = self.here.driver().reach(self.here.address())?;
+        // SAFETY: memory of this object's that no copy writes any more, borrowed with it.
+        Ok(unsafe { std::slice::from_raw_parts(start, self.count) })
+    }
+}

@@ -1,0 +1,75 @@
+//! Products as the CPU makes them.
+
+use candle_core::quantized::GgmlDType;
+use kept_kernels::mapped::{MappedFile, MappedMatrix};
+
+use super::{Emulated, count, failed};
+use crate::DeviceError;
+use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
+
+/// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
+impl Products for Emulated {
+    fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
+        PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW {
+            Inputs::Few
+        } else {
+            Inputs::Scales
+        })
+    }
+
+    fn input_bytes(&self, _form: Inputs, count: usize, cols: usize) -> usize {
+        count * cols * size_of::<f32>()
+    }
+
+    fn behind(&self, _kind: GgmlDType) -> usize {
+        0
+    }
+
+    fn workspace(&self) -> usize {
+        0
+    }
+
+    unsafe fn quantise(
+        &self,
+        _form: Inputs,
+        x: Address,
+        (rows, cols): (usize, usize),
+        out: Address,
+    ) -> Result<(), DeviceError> {
+        self.not_recording("candle's products")?;
+        count(&self.counts.launches, 1);
+        // SAFETY: the caller's promise.
+        unsafe { self.copy(out, x, rows * cols * size_of::<f32>()) }
+    }
+
+    unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
+        let &Product {
+            kind,
+            rows,
+            cols,
+            count,
+            ..
+        } = product;
+        self.not_recording("candle's products")?;
+        super::count(&self.counts.launches, 1);
+        let bytes = rows * cols / kind.block_size() * kind.type_size();
+        // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
+        let (weights, inputs, out) = unsafe {
+            (
+                std::slice::from_raw_parts(product.weights as *const u8, bytes),
+                std::slice::from_raw_parts(product.inputs as *const f32, count * cols),
+                std::slice::from_raw_parts_mut(product.out as *mut f32, count * rows),
+            )
+        };
+        let failed = |reason: String| {
+            let what = format!("a product with {kind:?}");
+            failed(&self.facts.name, &what, &reason)
+        };
+        let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
+        let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));
+        matrix
+            .map_err(|e| failed(e.to_string()))?
+            .multiply(count, inputs, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Bytes that travel while a device computes: they arrive, in their order, however late or early the copies run.
+
+mod support;
+
+use kept_cuda::{Device, Fetching, Home, Sending, emulated};
+use support::devices;
+
+/// Devices whose copies run as late as they may, and at once.
+fn both() -> [Device; 3] {
+    let (late, (at_once, meter)) = (devices()[0].clone(), emulated::metered(86, 1 << 20));
+    meter.copies_at_once();
+    [late, at_once, emulated::device(75, 1 << 20)]
+}
+
+#[test]
+fn what_is_sent_in_turns_arrives_in_its_order() {
+    for device in both() {
+        let mut sending = Sending::new(&device, 64).expect("room");
+        assert_eq!(sending.bytes(), 128);
+        let mut all = device.zeros::<u8>(1000).expect("room");
+        let mut expected = Vec::new();
+        for turn in 0..10u8 {
+            let count = 64 - usize::from(turn);
+            let room = sending.room().expect("room");
+            room[..count].fill(turn);
+            // Filled behind what is sent: it does not arrive.
+            room[count..].fill(99);
+            let there = sending.send(count).expect("sent");
+            all.copy_from(expected.len(), &there, 0..count)
+                .expect("copied");
+            expected.extend(vec![turn; count]);
+        }
+        let found = all.to_vec().expect("bytes");
+        assert_eq!(found[..expected.len()], expected);
+        assert!(found[expected.len()..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn what_is_fetched_is_what_was_there_when_it_was_asked_for() {
+    for device in both() {
+        let mut fetching = Fetching::new(&device, 8).expect("room");
+        assert!(fetching.arrived().expect("nothing yet").is_empty());
+        for turn in 1..5u8 {
+            let bytes = [turn; 8];
+            fetching
+                .room()
+                .expect("room")
+                .write(0, &bytes)
+                .expect("written");
+            fetching.fetch(usize::from(turn)).expect("asked for");
+            if turn % 2 == 0 {
+                // Filled anew before anybody looked.
+                fetching
+                    .room()
+                    .expect("room")
+                    .write(0, &[77; 8])
+                    .expect("written");
+            }
+            assert_eq!(
+                fetching.arrived().expect("there"),
+                &bytes[..usize::from(turn)]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_nobody_waits_for_has_ended_when_it_is_let_go_of() {
+    for device in both() {
+        let mut here = device.room_at::<u8>(Home::Host, 4).expect("room");
+        let there = device.copy_of(&[1u8, 2, 3, 4]).expect("room");
+        let carried = here.copy_beside(1, &there, 2..4).expect("asked for");
+        drop(there);
+        drop(carried);
+        let mut found = [0; 2];
+        here.read(1, &mut found).expect("read");
+        assert_eq!(found, [3, 4]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "parts of one buffer")]
+fn a_buffer_is_not_copied_onto_itself_beside_other_work() {
+    let device = emulated::device(86, 1 << 20);
+    let mut buffer = device.zeros::<u8>(8).expect("room");
+    let same = buffer.share(4..8);
+    let _ = buffer.copy_beside(0, &same, 0..4);
+}
