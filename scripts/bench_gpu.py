@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """What a graphics card does with Kept, as shares of what it can do at most; medians of runs that take turns.
 
-bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--device cuda:0]      (scripts/bench-gpu calls it)
+bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--parts card,peers] [--device cuda:0]      (scripts/bench-gpu calls it)
 
+Part `card`:
 1. What the card can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
 2. Answering: an 8B and a 1B model in Q4_K_M after 2K tokens, as a share of the copy bandwidth; the 8B after 128K tokens with 2,048 rows, and beside
    the full cache after 32K and 128K tokens, with the ratio of the bytes that a token moves.
 3. The time to the first token after 8K, 32K and 128K tokens, the share of it that selecting takes, and the card's memory at the worst moment: as the
    ledger knew it before, and as the driver says.
 4. The headline: 128K tokens on the 8B model within 8 GiB of the card, kept in a vault, and a second question behind it.
+
+Parts `hbw-kv`, `ems`, `chunkkv`, `pyramidkv`: tables of these papers (bench_gpu_papers.py), the answers of thousands of tokens once each.
+Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
 
 What does not fit the card is said and left out. Writes FOLDER/gpu.json and FOLDER/gpu.md, and prints the latter.
 """
@@ -19,9 +23,15 @@ import statistics
 import subprocess
 import sys
 
+# Nothing is left in the folder of the scripts.
+sys.dont_write_bytecode = True
+import bench_gpu_papers
+import bench_gpu_peers
+
 LARGE, SMALL, ROWS = "llama-8b-q4_k_m", "llama-1b-q4_k_m", 2048
 LIMIT = 8 << 30
 READ = [8192, 32768, 131072]
+PARTS = ["card", *bench_gpu_papers.PAPERS, "peers"]
 
 
 class Bench:
@@ -73,23 +83,9 @@ def gib(number):
     return f"{number / 2**30:.2f} GiB"
 
 
-def main():
-    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--kept", required=True)
-    a.add_argument("--folder", required=True)
-    a.add_argument("--device", default="cuda:0")
-    a.add_argument("--runs", type=int, default=3)
-    a.add_argument("--quick", action="store_true", help="the smallest model and short prompts, once: whether the benchmark itself works")
-    o = a.parse_args()
-    sys.dont_write_bytecode = True
-    import bench_models
-
-    large, small, lengths = (("toy-q4_k_m", "toy-q4_k_m", [512]) if o.quick else (LARGE, SMALL, READ))
-    o.runs = 1 if o.quick else o.runs
-    folder = pathlib.Path(o.folder)
-    models = {name: bench_models.model(folder, name) for name in (large, small)}
-    bench = Bench(o)
-    rates = bench.run("--bandwidth")
+def of_the_card(bench, large, small, models, lengths, rates):
+    """Parts 1 to 4: what was found, and its Markdown."""
+    o = bench.o
     on_cpu = o.device == "cpu"
     copy = rates["copy_gbs"]
 
@@ -116,7 +112,7 @@ def main():
         "--model", models[large], "--prompt-tokens", longest, "--decode-tokens", 8, "--method", "snapkv", "--budget", min(ROWS, longest), "--again", *limit
     )
 
-    text = [f"# {rates.get('card', 'the processor')}", "", f"Copies {copy:.1f} GB/s (read and written)."]
+    text = [f"Copies {copy:.1f} GB/s (read and written)."]
     if not on_cpu:
         share = rates["attention_tflops"] / rates["matrix_tflops"]
         text[-1] += f" Products of halves {rates['matrix_tflops']:.1f} TFLOP/s; attention over a prompt at 32K {rates['attention_tflops']:.1f} TFLOP/s, {share:.0%} of it (wanted: 60 %)."
@@ -159,12 +155,54 @@ def main():
             f"{gib(taken)} taken (expected {gib(expected)}). A second question: {again:.2f} s, {again / headline['prefill_seconds']:.2%} of reading; "
             f"the vault's rows are {gib(rows)}, {rows / again / 1e9:.1f} GB/s.",
         ]
-    if bench.left_out:
-        text += ["", "Left out, for want of memory:", *[f"- {what}" for what in bench.left_out]]
-    text = "\n".join(text) + "\n"
-    (folder / "gpu.json").write_text(json.dumps({"rates": rates, "answers": answers, "reads": reads, "headline": headline, "left_out": bench.left_out}, indent=1))
-    (folder / "gpu.md").write_text(text)
-    print(text)
+    return {"answers": answers, "reads": reads, "headline": headline}, text
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--kept", required=True)
+    a.add_argument("--folder", required=True)
+    a.add_argument("--device", default="cuda:0")
+    a.add_argument("--runs", type=int, default=3)
+    a.add_argument("--parts", default=",".join(PARTS), help=f"with commas between [{','.join(PARTS)}]")
+    a.add_argument("--quick", action="store_true", help="the smallest model and short prompts, once: whether the benchmark itself works")
+    o = a.parse_args()
+    parts = o.parts.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        a.error(f"--parts {','.join(unknown)}: there are {', '.join(PARTS)}")
+    import bench_models
+
+    large, small, lengths = (("toy-q4_k_m", "toy-q4_k_m", [512]) if o.quick else (LARGE, SMALL, READ))
+    o.runs = 1 if o.quick else o.runs
+    folder = pathlib.Path(o.folder)
+    models = {name: bench_models.model(folder, name) for name in ((large, small) if "card" in parts else (large,))}
+    bench = Bench(o)
+    rates = bench.run("--bandwidth")
+    found, text = {"rates": rates}, [f"# {rates.get('card', 'the processor')}"]
+
+    def write():
+        left = ["", "Left out, for want of memory:", *[f"- {what}" for what in bench.left_out]] if bench.left_out else []
+        whole = "\n".join(text + left) + "\n"
+        (folder / "gpu.json").write_text(json.dumps({**found, "left_out": bench.left_out}, indent=1))
+        (folder / "gpu.md").write_text(whole)
+        return whole
+
+    # Written after each part: the later ones take long.
+    if "card" in parts:
+        more, lines = of_the_card(bench, large, small, models, lengths, rates)
+        found |= more
+        text += ["", *lines]
+        write()
+    for paper in bench_gpu_papers.PAPERS:
+        if paper in parts:
+            more, lines = bench_gpu_papers.repeat(bench, models[large], paper)
+            found.setdefault("papers", {})[paper] = more
+            text += ["", *lines]
+            write()
+    if "peers" in parts:
+        found["peers"], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)
+        text += ["", *lines]
+    print(write())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""The peers of Kept on a graphics card: Hugging Face transformers with kvpress on the same shape, and llama.cpp on the very same file.
+
+bench_gpu_peers.py hugging-face [--shape llama-8b] [--lengths 8192,32768] [--rows N] [--decode N] [--runs N] [--device cuda:0] [--quick]
+bench_gpu_peers.py llama.cpp --model FILE [--flash on|off] [--lengths ...] ...
+
+Prints a line of JSON for each point as it is found, medians of runs. bench_gpu.py starts it as a process of its own, so that its memory is given
+back, and sets it beside Kept (`beside`). Nothing is downloaded: the Llama of transformers is drawn on the device.
+
+transformers reads the prompt at once and keeps it in a DynamicCache, the one that kvpress cuts, which is copied for each token; attention is
+PyTorch's own (sdpa). kvpress' SnapKV looks with Kept's window and kernel. `--quick` is a toy shape and short prompts: whether this works.
+"""
+import argparse
+import gc
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+
+LENGTHS, ROWS, DECODE = [8192, 32768, 131072], 2048, 128
+
+
+def say(**found):
+    print(json.dumps(found), flush=True)
+
+
+def rows_of(o, tokens):
+    """Rows that stay: never more than a quarter, so that `--quick` cuts too."""
+    return min(o.rows, tokens // 4)
+
+
+def middle(runs):
+    """Medians, and of bytes the most."""
+    whole = {key: [run[key] for run in runs] for key, value in runs[0].items() if value is not None}
+    return {key: max(values) if key == "peak_bytes" else statistics.median(values) for key, values in whole.items()}
+
+
+# Hugging Face, in a process of its own.
+
+
+def hugging_face(o):
+    missing = [name for name in ("torch", "transformers", "kvpress") if not find_spec(name)]
+    if missing:
+        return say(not_measured=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
+    # Nothing is looked for on a network, whatever is missing.
+    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    import torch
+
+    card = o.device != "cpu"
+    if card and not torch.cuda.is_available():
+        return say(not_measured=f"torch {version('torch')} finds no CUDA device")
+    import kvpress
+    from bench_models import SHAPES
+    from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+    if card:
+        torch.cuda.set_device(torch.device(o.device))
+    else:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
+    kind = torch.float32 if not card else torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
+    s = SHAPES[o.shape]
+    config = LlamaConfig(
+        vocab_size=s["vocab"], hidden_size=s["width"], intermediate_size=s["ffn"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
+        num_key_value_heads=s["kv_heads"], max_position_embeddings=s["context"], rms_norm_eps=1e-5, tie_word_embeddings=s.get("tied", True),
+        rope_parameters={"rope_type": "default", "rope_theta": s["base"]},
+    )
+    wait = torch.cuda.synchronize if card else lambda: None
+
+    @torch.no_grad()
+    def once(model, tokens, rows):
+        if card:
+            torch.cuda.reset_peak_memory_stats()
+        ids = (300 + torch.arange(tokens, device=o.device) * 7919 % (s["vocab"] - 300))[None]
+        cache = DynamicCache()
+        wait()
+        begun = time.perf_counter()
+        if rows:
+            # It keeps int(tokens * (1 - ratio)) rows; the half is for what floats round.
+            with kvpress.SnapKVPress(1 - (rows + 0.5) / tokens, window_size=32, kernel_size=7)(model):
+                logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
+        else:
+            logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
+        token = logits[:, -1:].argmax(-1)
+        wait()
+        first = time.perf_counter()
+        there = cache.get_seq_length()
+        if there != (rows or tokens):
+            sys.exit(f"{there} rows are there of {tokens}, not {rows or tokens}")
+        for step in range(o.decode):
+            at = torch.tensor([[tokens + step]], device=o.device)
+            token = model(token, past_key_values=cache, position_ids=at, logits_to_keep=1).logits[:, -1:].argmax(-1)
+        wait()
+        speed = o.decode / (time.perf_counter() - first)
+        return {"first_token_seconds": first - begun, "decode_tokens_per_second": speed, "peak_bytes": torch.cuda.max_memory_allocated() if card else None}
+
+    try:
+        with torch.device(o.device):
+            model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation="sdpa").eval()
+        # Libraries load their kernels when they are first used.
+        once(model, 128, 64)
+    except torch.OutOfMemoryError:
+        return say(not_measured=f"a {o.shape} in {str(kind).removeprefix('torch.')} does not fit the card")
+    what = f"transformers {version('transformers')}, kvpress {version('kvpress')}, torch {version('torch')}, {str(kind).removeprefix('torch.')}"
+    say(what=what, weights_bytes=sum(p.numel() * p.element_size() for p in model.parameters()))
+    for tokens in o.lengths:
+        for rows in (None, rows_of(o, tokens)):
+            point = {"tokens": tokens, "rows": rows}
+            try:
+                say(**point, **middle([once(model, tokens, rows) for _ in range(o.runs)]))
+            except torch.OutOfMemoryError:
+                say(**point, left_out="the card has no room for it")
+            # A traceback that is being handled would keep the cache.
+            gc.collect()
+            if card:
+                torch.cuda.empty_cache()
+
+
+# llama.cpp by xllamacpp, in a process of its own.
+
+
+def llama_cpp(o):
+    import xllamacpp as x
+
+    if o.device != "cpu" and not any(device["type"].name.endswith("GPU") for device in x.get_device_info()):
+        return say(not_measured="xllamacpp is installed, but not with CUDA, and the program llama-bench is not on the PATH")
+    say(what=f"llama.cpp of xllamacpp {version('xllamacpp')}")
+    for tokens in o.lengths:
+        ids = [300 + (i * 7919) % 3000 for i in range(tokens)]
+        p = x.CommonParams()
+        p.model.path = o.model
+        p.n_ctx, p.n_batch, p.n_ubatch, p.n_parallel = tokens + o.decode + 64, 2048, 512, 1
+        p.n_gpu_layers = 0 if o.device == "cpu" else 99
+        p.flash_attn_type = getattr(x.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{'ENABLED' if o.flash == 'on' else 'DISABLED'}")
+        server = x.Server(p)
+        runs = []
+        # The first is to load what is loaded once.
+        for _ in range(1 + o.runs):
+            found = server.handle_completions(
+                {"prompt": ids, "n_predict": o.decode, "ignore_eos": True, "temperature": 0, "top_k": 1, "cache_prompt": False, "id_slot": 0}
+            )
+            timings = (found if isinstance(found, dict) else json.loads(found))["timings"]
+            runs.append({"prefill_tokens_per_second": timings["prompt_per_second"], "decode_tokens_per_second": timings["predicted_per_second"]})
+        del server
+        say(tokens=tokens, rows=None, **middle(runs[1:]))
+
+
+# What bench_gpu.py asks for.
+
+
+def only(device):
+    """An environment in which llama.cpp, which would share the work out, sees this card alone."""
+    found = dict(os.environ)
+    if device != "cpu":
+        number, there = device.partition(":")[2] or "0", found.get("CUDA_VISIBLE_DEVICES")
+        found["CUDA_VISIBLE_DEVICES"] = there.split(",")[int(number)] if there else number
+    return found
+
+
+def child(*arguments, env=None):
+    """What such a process said, and what it died of, if it did."""
+    done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, env=env)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    said = done.stderr.strip().splitlines()
+    return found, None if done.returncode == 0 else said[-1] if said else f"code {done.returncode}"
+
+
+def llama_bench(program, model, device, tokens, decode, runs, flash):
+    """llama.cpp's own benchmark at one length, or what it said where it would not."""
+    base = [program, "-m", model, "-r", runs, "-ngl", 0 if device == "cpu" else 99, "-fa", 1 if flash == "on" else 0, "-o", "json"]
+    speeds = {}
+    for key, what in (("prefill_tokens_per_second", ["-p", tokens, "-n", 0]), ("decode_tokens_per_second", ["-p", 0, "-n", decode, "-d", tokens])):
+        done = subprocess.run([*map(str, base), *map(str, what)], capture_output=True, text=True, env=only(device))
+        try:
+            report = json.loads(done.stdout)[0]
+            speeds[key] = statistics.median(report["samples_ts"])
+        except (ValueError, LookupError):
+            said = done.stderr.strip().splitlines()
+            return None, said[-1] if said else f"code {done.returncode}"
+    backends = report.get("backends", "")
+    if device != "cpu" and "CUDA" not in backends:
+        return {"not_measured": f"the llama-bench on the PATH computes with {backends or 'something unknown'}, not with CUDA"}, None
+    return {"what": f"llama.cpp {report.get('build_commit', '')} ({backends})", "tokens": tokens, "rows": None, **speeds}, None
+
+
+def best_of_llama_cpp(o, model):
+    """The better of flash attention on and off for reading and for answering, at each length."""
+    program = shutil.which("llama-bench")
+    if not program and not find_spec("xllamacpp"):
+        return {"not_measured": "neither the program llama-bench nor xllamacpp with CUDA is installed"}
+    what, points = None, []
+    for tokens in o.lengths:
+        tried, failed = [], []
+        for flash in ("on", "off"):
+            if program:
+                found, died = llama_bench(program, model, o.device, tokens, o.decode, o.runs, flash)
+                found = [found] if found else []
+            else:
+                found, died = child("llama.cpp", "--model", model, "--flash", flash, *o.passed(tokens), env=only(o.device))
+            if found and "not_measured" in found[0]:
+                return found[0]
+            what = next((f["what"] for f in found if "what" in f), what)
+            tried += [f for f in found if "tokens" in f]
+            failed += [died] if died else []
+        if tried:
+            best = {key: max(f[key] for f in tried) for key in ("prefill_tokens_per_second", "decode_tokens_per_second")}
+            points.append({"tokens": tokens, "rows": None, "first_token_seconds": tokens / best["prefill_tokens_per_second"], **best})
+        else:
+            points.append({"tokens": tokens, "rows": None, "left_out": failed[-1] if failed else "nothing was found"})
+    return {"what": what, "points": points}
+
+
+class Asked:
+    def __init__(self, lengths, rows, decode, runs, device, shape):
+        self.lengths, self.rows, self.decode, self.runs, self.device, self.shape = lengths, rows, decode, runs, device, shape
+
+    def passed(self, *lengths):
+        lengths = ",".join(map(str, lengths or self.lengths))
+        return ["--lengths", lengths, "--rows", self.rows, "--decode", self.decode, "--runs", self.runs, "--device", self.device, "--shape", self.shape]
+
+
+def beside(bench, path, shape, lengths, rows, decode):
+    """Kept, transformers with kvpress, and llama.cpp: what was found, and its Markdown."""
+    o = Asked(lengths, rows, decode, bench.o.runs, bench.o.device, shape)
+    points = {}
+    for tokens in lengths:
+        for left in (None, rows_of(o, tokens)):
+            method = ["snapkv", "--budget", left] if left else ["full"]
+            points[f"{tokens} {left or 'all'}"] = ["--model", path, "--prompt-tokens", tokens, "--decode-tokens", decode, "--method", *method]
+    kept = bench.together(points)
+    lines, died = child("hugging-face", *o.passed())
+    head = next((line for line in lines if "what" in line or "not_measured" in line), {"not_measured": died or "it said nothing"})
+    others = {
+        "transformers with kvpress": {**head, "points": [line for line in lines if "tokens" in line], **({"died": died} if died and "what" in head else {})},
+        "llama.cpp": best_of_llama_cpp(o, path),
+    }
+    return {"kept": kept, **others}, markdown(o, kept, others)
+
+
+def markdown(o, kept, others):
+    text = ["## Beside others, in the same run", "", "| | tokens | rows | first token | answering, tokens/s | memory at most |", "| --- | --- | --- | --- | --- | --- |"]
+
+    def row(name, tokens, rows, point, peak):
+        memory = f"{peak / 2**30:.2f} GiB" if peak else ""
+        left = f"{rows:,}" if rows else "all"
+        text.append(f"| {name} | {tokens:,} | {left} | {point['first_token_seconds']:.2f} s | {point['decode_tokens_per_second']:.1f} | {memory} |")
+
+    def of(name, tokens, rows):
+        return next((p for p in others[name].get("points", []) if (p["tokens"], p["rows"]) == (tokens, rows) and "left_out" not in p), None)
+
+    for tokens in o.lengths:
+        for rows in (None, rows_of(o, tokens)):
+            report = kept[f"{tokens} {rows or 'all'}"]
+            if report:
+                row("Kept", tokens, rows, report, (report["card_bytes"] or [0, report["peak_bytes"]])[1])
+            for name, called in (("transformers with kvpress", "kvpress, SnapKV" if rows else "transformers"), ("llama.cpp", "llama.cpp")):
+                point = of(name, tokens, rows)
+                if point:
+                    row(called, tokens, rows, point, point.get("peak_bytes"))
+    notes = []
+    for name, found in others.items():
+        if "not_measured" in found:
+            notes.append(f"{name}: not measured: {found['not_measured']}.")
+            continue
+        weights = f", weights {found['weights_bytes'] / 2**30:.2f} GiB" if "weights_bytes" in found else ""
+        same = " The same file as Kept's, the better of flash attention on and off; the first token is the reading alone." if name == "llama.cpp" else ""
+        notes.append(f"{name}: {found['what']}{weights}.{same}")
+        notes += [f"{name}: left out at {p['tokens']:,} tokens, {p['rows'] or 'all'} rows: {p['left_out']}." for p in found["points"] if "left_out" in p]
+        if "died" in found:
+            notes.append(f"{name}: ended before its end: {found['died']}")
+    text += ["", *[f"- {note}" for note in notes]]
+    text.append("- Memory is what the driver says of the card for Kept (of the processor: of the process), and what PyTorch has given out at most for transformers.")
+    return text
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("what", choices=["hugging-face", "llama.cpp"])
+    a.add_argument("--shape", default="llama-8b", help="a shape of scripts/bench_models.py")
+    a.add_argument("--model", help="a GGUF file, for llama.cpp")
+    a.add_argument("--flash", choices=["on", "off"], default="on")
+    a.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")], default=LENGTHS)
+    a.add_argument("--rows", type=int, default=ROWS)
+    a.add_argument("--decode", type=int, default=DECODE)
+    a.add_argument("--runs", type=int, default=3)
+    a.add_argument("--device", default="cuda:0")
+    a.add_argument("--quick", action="store_true")
+    o = a.parse_args()
+    if o.quick:
+        o.shape, o.lengths, o.decode, o.runs = "toy", [512], 8, 1
+    if o.what == "llama.cpp" and not o.model:
+        a.error("llama.cpp needs --model FILE")
+    sys.dont_write_bytecode = True
+    {"hugging-face": hugging_face, "llama.cpp": llama_cpp}[o.what](o)
+
+
+if __name__ == "__main__":
+    main()
