@@ -2,146 +2,26 @@
 
 mod alone;
 mod books;
+mod buffers;
 mod card;
 mod rooms;
+mod votes;
 
-use std::ops::Range;
-
-use kept_kernels::{
-    CacheType, ClassScratch, DecodeAttention, DecodeScratch, RankRotation, Rotation,
-    decode_attention,
-};
-use kept_models::{Model, RopeTable, RowScratch};
+use kept_kernels::{DecodeAttention, RankRotation, Rotation, decode_attention};
+use kept_models::{Model, RopeTable};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
 use alone::CardAlone;
+use buffers::Buffers;
+pub(crate) use buffers::scratch_bytes;
 use card::CardDecoding;
 pub(crate) use rooms::{CardRooms, CutRoom};
+pub use votes::Votes;
 
 use crate::classes::PlainRows;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 use crate::{EngineError, Sampler};
-
-/// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
-/// probability of the most attended slot where that slot holds a document token.
-pub struct Votes {
-    /// Positions that can be voted for.
-    document: Range<usize>,
-    /// `[document tokens]`
-    per_token: Vec<f32>,
-}
-
-impl Votes {
-    /// No votes yet, for the document at these positions.
-    pub fn new(document: Range<usize>) -> Self {
-        Self {
-            per_token: vec![0.0; document.len()],
-            document,
-        }
-    }
-
-    /// `[document tokens]`: votes so far.
-    pub fn per_token(&self) -> &[f32] {
-        &self.per_token
-    }
-
-    fn count(&mut self, positions: &[Pos], probabilities: &[f32]) {
-        let best = kept_kernels::argmax(probabilities);
-        self.count_one(positions[best], probabilities[best]);
-    }
-
-    fn count_one(&mut self, position: Pos, probability: f32) {
-        let position = position.0 as usize;
-        if self.document.contains(&position) {
-            self.per_token[position - self.document.start] += probability;
-        }
-    }
-}
-
-/// Every buffer of the decode loop.
-struct Buffers {
-    /// `[width]`
-    residual: Vec<f32>,
-    /// `[q_heads, head_dim]`
-    q: Vec<f32>,
-    /// `[kv_heads, head_dim]`
-    k: Vec<f32>,
-    /// `[kv_heads, head_dim]`
-    v: Vec<f32>,
-    /// `[q_heads, head_dim]`
-    attention: Vec<f32>,
-    /// `[vocab]`
-    logits: Vec<f32>,
-    /// `[kv_heads]`
-    evict: Vec<Option<Row>>,
-    /// `[slots of the largest layer]`
-    keep: Vec<bool>,
-    /// Inside the layer: norm, feed-forward.
-    row: RowScratch,
-    /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
-    attend: DecodeScratch,
-    /// The same for layers where tokens share rows, if the method merges.
-    by_table: Option<ClassScratch>,
-    /// One head's rows as a method that merges looks at them.
-    plain: PlainRows,
-}
-
-impl Buffers {
-    /// Buffers for a cache of type `cache` and up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
-    fn new(model: &Model, cache: CacheType, max_rows: usize, max_entries: usize) -> Self {
-        let config = model.config();
-        let (q_width, kv_width) = (config.q_width(), config.kv_width());
-        let threads = kept_kernels::threads::count();
-        Self {
-            residual: vec![0.0; config.width],
-            q: vec![0.0; q_width],
-            k: vec![0.0; kv_width],
-            v: vec![0.0; kv_width],
-            attention: vec![0.0; q_width],
-            logits: vec![0.0; config.vocab],
-            evict: vec![None; config.kv_heads],
-            keep: vec![true; config.kv_heads * max_rows],
-            row: RowScratch::new(config),
-            attend: DecodeScratch::new(head_shape(model), max_rows, threads),
-            by_table: (max_entries > 0)
-                .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
-            plain: PlainRows::new(cache, merged_rows(max_rows, max_entries), config.head_dim),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        let floats = self.residual.len()
-            + self.q.len()
-            + self.k.len()
-            + self.v.len()
-            + self.attention.len()
-            + self.logits.len();
-        let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
-        let floats = floats + self.plain.len();
-        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
-            + self.row.bytes()
-    }
-}
-
-/// Rows that a method which merges looks at.
-fn merged_rows(max_rows: usize, max_entries: usize) -> usize {
-    match max_entries {
-        0 => 0,
-        _ => max_rows,
-    }
-}
-
-/// Bytes of a decode loop's buffers for a cache of type `cache`, up to `max_rows` rows and `max_entries` table entries per kv head.
-/// They are made to be measured: zeroed memory that nobody writes to is not really taken.
-pub(crate) fn scratch_bytes(
-    model: &Model,
-    cache: CacheType,
-    max_rows: usize,
-    max_entries: usize,
-) -> u64 {
-    Buffers::new(model, cache, max_rows, max_entries).bytes()
-}
 
 /// The decode loop's state: the cache, the policy, the buffers.
 pub struct Decoder<'a> {

@@ -14,87 +14,20 @@
 //! places of a head   | narrow .. | wide .. |       rows of a layer   | narrow of head 0 | of head 1 | wide of head 0 | of head 1 |
 //! ```
 
+mod attending;
+mod rooms;
+mod step_layer;
+
 use std::ops::Range;
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
-use kept_kernels::{HeadShape, RowStore, Scale};
+use kept_kernels::{HeadShape, RowStore};
 
-use crate::step::StepTarget;
-use crate::{
-    Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Device,
-    DeviceError, Indices, Kept, KeptRows, LayerRows, Ranks, RowInputs, RowKind, StepHeads,
-};
+use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind};
+use rooms::HeadRoom;
 
-/// What a layer has room for.
-#[derive(Debug, Clone)]
-pub struct LayerRoom {
-    /// `[kv_heads]`: slots of each head.
-    pub capacities: Vec<usize>,
-    /// How rows are stored.
-    pub kind: RowKind,
-    /// `[kv_heads]`: of a quantised kind, places of each head that are stored so; those behind them are f16. Else of no meaning.
-    pub narrow: Vec<usize>,
-    /// Keys are stored before RoPE, and each slot has a rank.
-    pub ranked: bool,
-    /// Entries of each head's look-up table; 0 where there is none.
-    pub entries: usize,
-}
-
-/// Where one head's rows are.
-#[derive(Clone, Copy)]
-struct HeadRoom {
-    /// First slot, in the layer.
-    slot: usize,
-    capacity: usize,
-    /// First narrow row, and how many.
-    first: usize,
-    narrow: usize,
-    /// First wide row, counted with all narrow ones before.
-    wide: usize,
-}
-
-impl HeadRoom {
-    /// `[kv_heads]`
-    fn all(room: &LayerRoom) -> Vec<Self> {
-        let narrow_of = |head: usize| match room.kind {
-            RowKind::F16 => room.capacities[head],
-            RowKind::Q8_0 | RowKind::Q4_0 => room.narrow[head],
-        };
-        let heads = 0..room.capacities.len();
-        let (mut slot, mut first) = (0, 0);
-        let mut wide = heads.clone().map(narrow_of).sum();
-        let own = |head: usize| {
-            let (capacity, narrow) = (room.capacities[head], narrow_of(head));
-            assert!(narrow <= capacity, "{narrow} narrow rows of {capacity}");
-            let own = Self {
-                slot,
-                capacity,
-                first,
-                narrow,
-                wide,
-            };
-            slot += capacity;
-            first += narrow;
-            wide += capacity - narrow;
-            own
-        };
-        heads.map(own).collect()
-    }
-
-    /// The row in a place.
-    fn row(&self, place: usize) -> usize {
-        assert!(
-            place < self.capacity,
-            "place {place} of a head that holds {}",
-            self.capacity
-        );
-        match place.checked_sub(self.narrow) {
-            None => self.first + place,
-            Some(wide) => self.wide + wide,
-        }
-    }
-}
+pub use rooms::LayerRoom;
+pub use step_layer::StepLayer;
 
 /// The look-up tables of a layer whose rows several tokens share.
 struct Tables {
@@ -147,84 +80,6 @@ pub struct NewToken<'a> {
     pub stands: Option<&'a [usize]>,
     /// `[kv_heads]`: entries of the tables, its own included, where there are any.
     pub entries: Option<&'a [usize]>,
-}
-
-/// A layer as a step that is recorded meets it. What differs from token to token is told to the [`CardCache`], which checks it.
-pub struct StepLayer {
-    shape: HeadShape,
-    keys: KeptRows,
-    values: KeptRows,
-    first_rows: Buffer<u32>,
-    rows: Buffer<u32>,
-    targets: Buffer<u32>,
-    places: Option<Indices>,
-    /// `[1]`
-    position: Buffer<u32>,
-    /// Of the largest head.
-    capacity: Option<usize>,
-    reach: usize,
-}
-
-impl StepLayer {
-    /// Makes a token's projected heads ready: `queries [q_heads, head_dim]` for [`StepLayer::attend`], keys and values in their slots.
-    ///
-    /// # Panics
-    /// When shapes do not fit.
-    pub fn put(
-        &mut self,
-        device: &Device,
-        heads: &StepHeads<'_>,
-        queries: &mut Buffer<f16>,
-    ) -> Result<(), DeviceError> {
-        let (q_heads, kv_heads) = (self.shape.q_heads, self.shape.kv_heads);
-        let dim = self.shape.head_dim;
-        assert!(
-            heads.q.len() == q_heads * dim && heads.k.len() == kv_heads * dim,
-            "q is [q_heads {q_heads}, head_dim {dim}], k [kv_heads {kv_heads}, head_dim]"
-        );
-        let target = StepTarget {
-            keys: &self.keys,
-            values: &self.values,
-            targets: &self.targets,
-            position: &self.position,
-            reach: self.reach,
-        };
-        // SAFETY: targets and places were checked as they were told.
-        unsafe { device.step_heads(heads, &target, queries) }
-    }
-
-    /// Attention of `queries` over the rows: `out [q_heads, head_dim]`, to be rounded yet if heads are not made of 32s, and to
-    /// `best [q_heads, 2]`, as bits, the largest probability of each query head and its slot as a number.
-    ///
-    /// # Panics
-    /// When shapes do not fit.
-    pub fn attend(
-        &self,
-        device: &Device,
-        (scale, queries): (Scale, &Buffer<f16>),
-        scratch: &mut DecodeScratch,
-        (out, best): (&mut RowInputs, &mut Buffer<u32>),
-    ) -> Result<(), DeviceError> {
-        let most = scratch.stride();
-        assert!(
-            self.capacity.is_none_or(|capacity| capacity <= most),
-            "{:?} rows, the scratch is for up to {most}",
-            self.capacity
-        );
-        let task = DecodeAttention {
-            shape: self.shape,
-            scale,
-            queries,
-            keys: &self.keys,
-            values: &self.values,
-            first_rows: &self.first_rows,
-            rows: &self.rows,
-            places: self.places.as_ref(),
-            ranks: None,
-        };
-        // SAFETY: rows were checked as they were told.
-        unsafe { device.step_attention(&task, scratch, out, best) }
-    }
 }
 
 /// Rows of all layers.
@@ -553,134 +408,5 @@ impl CardCache {
             rows.data().to_vec()?.as_slice().convert_to_f32_slice(out);
         }
         Ok(())
-    }
-
-    /// Attention of the new token's `queries [q_heads, head_dim]` over a layer's rows; in a ranked layer keys are turned to their
-    /// ranks by `angles`, if it is rotated. Writes `out [q_heads, head_dim]`; probabilities stay in the scratch. Queries may be left turned as
-    /// rows of 4 bits are.
-    ///
-    /// # Panics
-    /// When shapes do not fit, or nothing was told.
-    pub fn attend(
-        &self,
-        layer: usize,
-        (scale, queries): (Scale, &mut Buffer<f16>),
-        angles: Option<Angles<'_>>,
-        scratch: &mut DecodeScratch,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        let layer = &self.layers[layer];
-        assert!(
-            (layer.told_rows.iter()).all(|rows| (1..=scratch.stride()).contains(rows)),
-            "rows {:?}, the scratch is for up to {}",
-            layer.told_rows,
-            scratch.stride()
-        );
-        let ranks = match (&layer.ranks, angles) {
-            (Some(ranks), Some(angles)) => {
-                angles.check(ranks.end(), self.shape.head_dim);
-                let ranks = ranks.numbers();
-                Some(Ranks { ranks, angles })
-            }
-            _ => None,
-        };
-        // Turned keys meet turned queries; those that are rotated as they are read are turned back before.
-        let (heads, dim) = (self.shape.q_heads, self.shape.head_dim);
-        let turned = layer.keys.kind == RowKind::Q4_0;
-        if turned && ranks.is_none() {
-            self.device.hadamard_halves(queries, heads, dim)?;
-        }
-        let task = DecodeAttention {
-            shape: self.shape,
-            scale,
-            queries,
-            keys: &layer.keys,
-            values: &layer.values,
-            first_rows: &layer.first_rows,
-            rows: &layer.rows,
-            places: layer.places.as_ref(),
-            ranks,
-        };
-        // SAFETY: rows were checked when they were told and above, ranks against the angles.
-        unsafe { self.device.decode_attention(&task, scratch, out)? };
-        match turned {
-            true => self.device.hadamard_numbers(out, heads, dim),
-            false => Ok(()),
-        }
-    }
-
-    /// The same over the entries of a layer whose rows tokens share.
-    ///
-    /// # Panics
-    /// When shapes do not fit, or nothing was told.
-    pub fn attend_by_table(
-        &self,
-        layer: usize,
-        (scale, queries): (Scale, &Buffer<f16>),
-        angles: Option<Angles<'_>>,
-        scratch: &mut ClassScratch,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        let layer = &self.layers[layer];
-        let tables = layer.tables.as_ref().expect("a layer with a table");
-        let told = layer.told_rows.iter().zip(&layer.told_entries);
-        for ((&rows, &entries), &end) in told.zip(&tables.ends) {
-            assert!(
-                (1..=scratch.rows()).contains(&rows)
-                    && (1..=tables.capacity).contains(&entries)
-                    && end <= rows,
-                "{entries} entries of {} over {rows} rows, with classes below {end}",
-                tables.capacity
-            );
-        }
-        if let Some(angles) = &angles {
-            let most = layer.told_entries.iter().copied().max().unwrap_or(0);
-            angles.check(most, self.shape.head_dim);
-        }
-        let task = ClassAttention {
-            shape: self.shape,
-            scale,
-            queries,
-            keys: &layer.keys,
-            values: &layer.values,
-            first_rows: &layer.first_rows,
-            rows: &layer.rows,
-            classes: &tables.classes,
-            lengths: &tables.lengths,
-            entries: &layer.entries,
-            capacity: tables.capacity,
-            angles,
-        };
-        // SAFETY: rows, entries and classes were checked above.
-        unsafe { self.device.class_attention(&task, scratch, out) }
-    }
-
-    /// Writes to `out [q_heads, 2]` the largest probability of each query head in a layer, and the place of it, as a number: of the
-    /// rows, or of the entries where they were attended by their table.
-    ///
-    /// # Panics
-    /// When shapes do not fit.
-    pub fn best(
-        &self,
-        layer: usize,
-        (probabilities, stride): (&Buffer<f32>, usize),
-        by_table: bool,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        let layer = &self.layers[layer];
-        let (counts, told) = match by_table {
-            true => (&layer.entries, &layer.told_entries),
-            false => (&layer.rows, &layer.told_rows),
-        };
-        assert!(
-            told.iter().all(|count| (1..=stride).contains(count)),
-            "{told:?} probabilities of up to {stride}"
-        );
-        let counts = (counts, self.shape.group());
-        // SAFETY: the counts were checked.
-        unsafe {
-            self.device
-                .best((probabilities, stride), counts, self.shape.q_heads, out)
-        }
     }
 }

@@ -1,90 +1,23 @@
 //! One token's step in few launches: `device/step.cu`, `device/step_products.cu` and the end of `device/decode_attention.cu`. What differs from token
 //! to token lies on the device, so that a step can be recorded once and run again ([`crate::Recorded`]).
 
+mod inputs;
+
 use candle_core::quantized::GgmlDType;
 use half::f16;
 
 use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
+pub(crate) use inputs::InputsParameters;
+use inputs::RUN;
+pub use inputs::RowInputs;
+
 use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, Weights};
 
 /// Most numbers that [`Device::largest`] finds.
 pub const MOST_CANDIDATES: usize = 64;
 /// Numbers that a block of `largest` looks through.
 const EACH: usize = 2048;
-/// Numbers that share a scale.
-const RUN: usize = 32;
-
-/// One row on its way into products: as it is, and rounded for quantised weights.
-pub struct RowInputs {
-    /// `[width]`
-    numbers: Buffer<f32>,
-    /// `[width]`, signed
-    bytes: Buffer<u8>,
-    /// `[width / 32]`
-    scales: Buffer<f32>,
-    /// `[width / 16]`
-    sums: Buffer<f32>,
-}
-
-/// `device/inputs.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct InputsParameters {
-    numbers: Address,
-    bytes: Address,
-    scales: Address,
-    sums: Address,
-}
-
-impl InputsParameters {
-    pub(crate) const NONE: Self = Self {
-        numbers: 0,
-        bytes: 0,
-        scales: 0,
-        sums: 0,
-    };
-}
-
-impl RowInputs {
-    /// Room for `width` numbers.
-    pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
-        Ok(Self {
-            numbers: device.room(width)?,
-            bytes: device.room(width)?,
-            scales: device.room(width.div_ceil(RUN))?,
-            sums: device.room(width.div_ceil(RUN / 2))?,
-        })
-    }
-
-    /// The row as it is, `[width]`.
-    pub fn numbers(&self) -> &Buffer<f32> {
-        &self.numbers
-    }
-
-    /// The row as it is; [`Device::step_inputs`] rounds what was written.
-    pub fn numbers_mut(&mut self) -> &mut Buffer<f32> {
-        &mut self.numbers
-    }
-
-    /// Bytes on the device.
-    pub fn bytes(&self) -> u64 {
-        self.numbers.bytes() + self.bytes.bytes() + self.scales.bytes() + self.sums.bytes()
-    }
-
-    pub(crate) fn width(&self) -> usize {
-        self.numbers.len()
-    }
-
-    pub(crate) fn parameters(&self) -> InputsParameters {
-        InputsParameters {
-            numbers: self.numbers.address(),
-            bytes: self.bytes.address(),
-            scales: self.scales.address(),
-            sums: self.sums.address(),
-        }
-    }
-}
 
 /// `device/step_products.cu`.
 #[repr(C)]

@@ -301,7 +301,7 @@ impl App<'_> {
         );
     }
 
-    /// Saves a picture of the page in the folder `KEPT_SCREENSHOTS`, if there is one.
+    /// Saves a picture of the screen in the folder `KEPT_SCREENSHOTS`, if there is one.
     pub fn picture(&self, name: &str) {
         let Some(folder) = std::env::var_os("KEPT_SCREENSHOTS") else {
             return;
@@ -312,7 +312,9 @@ impl App<'_> {
             .replace("::", "-");
         std::fs::create_dir_all(&folder).expect("a folder for pictures");
         let path = PathBuf::from(folder).join(format!("{story}-{name}.png"));
-        match self.driver.screenshot() {
+        // What the page was just told is on the screen some frames later.
+        std::thread::sleep(Duration::from_millis(300));
+        match self.display.picture() {
             Ok(png) => std::fs::write(&path, png).expect("a picture is saved"),
             Err(e) => eprintln!("no picture {}: {e}", path.display()),
         }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::picture;
 use super::process::Started;
 
 /// Width and height in pixels: wider than the window, which stands at the top left, so that files can be dragged from beside it.
@@ -13,6 +14,8 @@ pub const SIZE: (i32, i32) = (1920, 1080);
 #[derive(Debug)]
 pub struct Display {
     name: String,
+    /// Where its memory lies, if pictures are to be taken of it.
+    memory: Option<tempfile::TempDir>,
     _server: Started,
 }
 
@@ -24,9 +27,16 @@ impl Display {
     #[must_use]
     pub fn start() -> Self {
         let (width, height) = SIZE;
-        let mut child = Command::new("Xvfb")
+        let memory = std::env::var_os("KEPT_SCREENSHOTS")
+            .map(|_| tempfile::tempdir().expect("a folder for the screen"));
+        let mut server = Command::new("Xvfb");
+        server
             .args(["-displayfd", "1", "-nolisten", "tcp", "-screen", "0"])
-            .arg(format!("{width}x{height}x24"))
+            .arg(format!("{width}x{height}x24"));
+        if let Some(memory) = &memory {
+            server.arg("-fbdir").arg(memory.path());
+        }
+        let mut child = server
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -49,6 +59,7 @@ impl Display {
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Self {
             name: format!(":{}", number.trim()),
+            memory,
             _server: server,
         }
     }
@@ -57,6 +68,15 @@ impl Display {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What is on it, as PNG, or why there is no picture.
+    ///
+    /// # Errors
+    /// Where none was to be taken (`KEPT_SCREENSHOTS`), or its memory is not what it should be.
+    pub fn picture(&self) -> Result<Vec<u8>, String> {
+        let memory = self.memory.as_ref().ok_or("no pictures are taken of it")?;
+        picture::of(&memory.path().join("Xvfb_screen0"))
     }
 
     /// Runs one `xdotool` command.

@@ -12,6 +12,7 @@ mod display;
 mod drag;
 mod files;
 mod page;
+mod picture;
 mod process;
 mod webdriver;
 

@@ -191,23 +191,6 @@ impl WebDriver {
         .map(drop)
     }
 
-    /// A PNG of the page.
-    ///
-    /// # Errors
-    /// When the window is gone.
-    pub fn screenshot(&self) -> Result<Vec<u8>, DriverError> {
-        use base64::Engine;
-        let request = self.agent.get(format!("{}/screenshot", self.session));
-        // Now and then the driver waits for a frame that an idle page never draws; a picture is not worth waiting for.
-        let request = request
-            .config()
-            .timeout_global(Some(Duration::from_secs(10)));
-        let picture = value(request.build().call())?;
-        base64::engine::general_purpose::STANDARD
-            .decode(picture.as_str().unwrap_or_default())
-            .map_err(|e| DriverError::Silent(e.to_string()))
-    }
-
     /// Closes the window as its own button does.
     ///
     /// # Errors

@@ -1,0 +1,97 @@
+//! The buffers of the decode loop, made once.
+
+use kept_kernels::{CacheType, ClassScratch, DecodeScratch};
+use kept_models::{Model, RowScratch};
+use kept_policies::Row;
+
+use crate::classes::PlainRows;
+use crate::shape::head_shape;
+
+/// Every buffer of the decode loop.
+pub(super) struct Buffers {
+    /// `[width]`
+    pub(super) residual: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    pub(super) q: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    pub(super) k: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    pub(super) v: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    pub(super) attention: Vec<f32>,
+    /// `[vocab]`
+    pub(super) logits: Vec<f32>,
+    /// `[kv_heads]`
+    pub(super) evict: Vec<Option<Row>>,
+    /// `[slots of the largest layer]`
+    pub(super) keep: Vec<bool>,
+    /// Inside the layer: norm, feed-forward.
+    pub(super) row: RowScratch,
+    /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
+    pub(super) attend: DecodeScratch,
+    /// The same for layers where tokens share rows, if the method merges.
+    pub(super) by_table: Option<ClassScratch>,
+    /// One head's rows as a method that merges looks at them.
+    pub(super) plain: PlainRows,
+}
+
+impl Buffers {
+    /// Buffers for a cache of type `cache` and up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
+    pub(super) fn new(
+        model: &Model,
+        cache: CacheType,
+        max_rows: usize,
+        max_entries: usize,
+    ) -> Self {
+        let config = model.config();
+        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        let threads = kept_kernels::threads::count();
+        Self {
+            residual: vec![0.0; config.width],
+            q: vec![0.0; q_width],
+            k: vec![0.0; kv_width],
+            v: vec![0.0; kv_width],
+            attention: vec![0.0; q_width],
+            logits: vec![0.0; config.vocab],
+            evict: vec![None; config.kv_heads],
+            keep: vec![true; config.kv_heads * max_rows],
+            row: RowScratch::new(config),
+            attend: DecodeScratch::new(head_shape(model), max_rows, threads),
+            by_table: (max_entries > 0)
+                .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
+            plain: PlainRows::new(cache, merged_rows(max_rows, max_entries), config.head_dim),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = self.residual.len()
+            + self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.logits.len();
+        let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
+        let floats = floats + self.plain.len();
+        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
+            + self.row.bytes()
+    }
+}
+
+/// Rows that a method which merges looks at.
+fn merged_rows(max_rows: usize, max_entries: usize) -> usize {
+    match max_entries {
+        0 => 0,
+        _ => max_rows,
+    }
+}
+
+/// Bytes of a decode loop's buffers for a cache of type `cache`, up to `max_rows` rows and `max_entries` table entries per kv head.
+/// They are made to be measured: zeroed memory that nobody writes to is not really taken.
+pub(crate) fn scratch_bytes(
+    model: &Model,
+    cache: CacheType,
+    max_rows: usize,
+    max_entries: usize,
+) -> u64 {
+    Buffers::new(model, cache, max_rows, max_entries).bytes()
+}

@@ -1,0 +1,78 @@
+//! One row on its way into a step's products.
+
+use crate::driver::Address;
+use crate::{Buffer, Device, DeviceError};
+
+/// Numbers that share a scale.
+pub(super) const RUN: usize = 32;
+
+/// One row on its way into products: as it is, and rounded for quantised weights.
+pub struct RowInputs {
+    /// `[width]`
+    pub(super) numbers: Buffer<f32>,
+    /// `[width]`, signed
+    pub(super) bytes: Buffer<u8>,
+    /// `[width / 32]`
+    pub(super) scales: Buffer<f32>,
+    /// `[width / 16]`
+    pub(super) sums: Buffer<f32>,
+}
+
+/// `device/inputs.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct InputsParameters {
+    numbers: Address,
+    bytes: Address,
+    scales: Address,
+    sums: Address,
+}
+
+impl InputsParameters {
+    pub(crate) const NONE: Self = Self {
+        numbers: 0,
+        bytes: 0,
+        scales: 0,
+        sums: 0,
+    };
+}
+
+impl RowInputs {
+    /// Room for `width` numbers.
+    pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            numbers: device.room(width)?,
+            bytes: device.room(width)?,
+            scales: device.room(width.div_ceil(RUN))?,
+            sums: device.room(width.div_ceil(RUN / 2))?,
+        })
+    }
+
+    /// The row as it is, `[width]`.
+    pub fn numbers(&self) -> &Buffer<f32> {
+        &self.numbers
+    }
+
+    /// The row as it is; [`Device::step_inputs`] rounds what was written.
+    pub fn numbers_mut(&mut self) -> &mut Buffer<f32> {
+        &mut self.numbers
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.numbers.bytes() + self.bytes.bytes() + self.scales.bytes() + self.sums.bytes()
+    }
+
+    pub(crate) fn width(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(crate) fn parameters(&self) -> InputsParameters {
+        InputsParameters {
+            numbers: self.numbers.address(),
+            bytes: self.bytes.address(),
+            scales: self.scales.address(),
+            sums: self.sums.address(),
+        }
+    }
+}
