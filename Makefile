@@ -61,8 +61,8 @@ embedded: setup
 	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
 
 # The terminal program, the window's engine and their tests for NVIDIA's graphics cards, into target/cuda/programs; the engine also beside
-# the window as kept-worker-cuda, where `make run` finds it. Fetches the compiler
-# by package; the programs need the driver only, and say so where there is none. The first time it takes half an hour.
+# the window as kept-worker-cuda, where `make run` finds it. Fetches the compiler by package; the programs need the driver only, and say so
+# where there is none. The first time it takes an hour or more on two cores: half of it candle's kernels, most of the rest linking the tests.
 cuda: setup
 	scripts/build-cuda
 
