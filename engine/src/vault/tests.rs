@@ -82,18 +82,23 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
         let salt = layer as f32;
         let (keys, values) = (rows(100, salt), rows(100, salt + 5.0));
         writer.rows(&keys, &values, 0..90).expect("written");
-        if layer == 1 {
-            let beside = beside();
-            writer.numbers(&beside.queries).expect("written");
-            for measured in &beside.measured {
-                writer.numbers(measured.single()).expect("written");
-                writer.sums(measured.double()).expect("written");
-            }
-        }
-        writer.end_layer();
+        end_layer(&mut writer, layer);
     }
     let bytes = writer.finish(&ids()).expect("finished");
     assert!(bytes.abs_diff(shape(kind).bytes()) < 1024, "{bytes}");
+}
+
+/// Ends a layer, with what it holds beside its rows.
+fn end_layer(writer: &mut VaultWriter, layer: usize) {
+    if layer == 1 {
+        let beside = beside();
+        writer.numbers(&beside.queries).expect("written");
+        for measured in &beside.measured {
+            writer.numbers(measured.single()).expect("written");
+            writer.sums(measured.double()).expect("written");
+        }
+    }
+    writer.end_layer();
 }
 
 /// The same, with rows as they come when a document is read chunk by chunk, packed by somebody else.
@@ -114,15 +119,7 @@ fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
                 }
             }
         }
-        if layer == 1 {
-            let beside = beside();
-            writer.numbers(&beside.queries).expect("written");
-            for measured in &beside.measured {
-                writer.numbers(measured.single()).expect("written");
-                writer.sums(measured.double()).expect("written");
-            }
-        }
-        writer.end_layer();
+        end_layer(&mut writer, layer);
     }
     writer.finish(&ids()).expect("finished");
 }

@@ -393,7 +393,15 @@ impl Driver for Nvidia {
                 .and_then(|()| sys::cuMemcpyAsync(to, from, bytes, self.beside).result())
         }
         .map_err(&failed)?;
-        Ok(Box::new(self.mark(self.beside).map_err(&failed)?))
+        match self.mark(self.beside) {
+            Ok(mark) => Ok(Box::new(mark)),
+            Err(error) => {
+                // Nobody could wait for the copy, and its memory may be given back.
+                // SAFETY: this object's own stream.
+                let _ = unsafe { result::stream::synchronize(self.beside) };
+                Err(failed(error))
+            }
+        }
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
