@@ -11,10 +11,10 @@
 //! ```
 
 use kept_kernels::{
-    CacheType, ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale,
-    class_attention, row_length,
+    ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale, class_attention,
+    row_length,
 };
-use kept_policies::{ClassChange, ClassStep, ClassTable, Policy, Pos, Retention, Row};
+use kept_policies::{ClassChange, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row};
 
 use crate::compact::{Changed, CompactLayer};
 
@@ -69,6 +69,16 @@ impl Classes {
         self.entries[head] = left;
     }
 
+    /// Drops one entry of `head`.
+    fn remove(&mut self, head: usize, entry: usize) {
+        let first = head * self.capacity;
+        let (at, end) = (first + entry, first + self.entries[head]);
+        self.classes.copy_within(at + 1..end, at);
+        self.lengths.copy_within(at + 1..end, at);
+        self.positions.copy_within(at + 1..end, at);
+        self.entries[head] -= 1;
+    }
+
     fn positions_of(&self, head: usize) -> &[Pos] {
         &self.positions[head * self.capacity..][..self.entries[head]]
     }
@@ -78,53 +88,22 @@ impl Classes {
     }
 }
 
-/// Room for all rows of one kv head as f32: methods that merge look at rows, and see them as they are stored.
-pub struct PlainRows {
-    /// `[rows, head_dim]`
-    keys: Vec<f32>,
-    /// `[rows, head_dim]`
-    values: Vec<f32>,
+/// One kv head's rows, as a method that merges looks at them.
+struct StoredRows<'a> {
+    keys: &'a RowStore,
+    values: &'a RowStore,
+    head: usize,
 }
 
-impl PlainRows {
-    /// Room for `rows` rows of `head_dim` numbers in a cache of type `cache`; none is needed where rows are f32 anyway.
-    pub fn new(cache: CacheType, rows: usize, head_dim: usize) -> Self {
-        let floats = Self::floats(cache, rows, head_dim) / 2;
-        Self {
-            keys: vec![0.0; floats],
-            values: vec![0.0; floats],
-        }
+impl ClassRows for StoredRows<'_> {
+    fn keys_alike(&self, one: Row, other: Row) -> f32 {
+        self.keys
+            .cosine(self.head, one.0 as usize, other.0 as usize)
     }
 
-    /// Floats held.
-    pub(crate) fn len(&self) -> usize {
-        self.keys.len() + self.values.len()
-    }
-
-    /// Floats of it, known before it is made.
-    pub(crate) fn floats(cache: CacheType, rows: usize, head_dim: usize) -> usize {
-        match cache {
-            CacheType::F32 => 0,
-            _ => 2 * rows * head_dim,
-        }
-    }
-
-    /// Keys and values of all rows of one head, `[rows, head_dim]`.
-    fn of<'r>(&'r mut self, layer: &'r CompactLayer, head: usize) -> (&'r [f32], &'r [f32]) {
-        let (rows, dim) = (layer.rows[head], layer.keys.head_dim());
-        if layer.keys.cache_type() == CacheType::F32 {
-            let plain = |store: &'r RowStore| &store.head(head)[..rows * dim];
-            return (plain(&layer.keys), plain(&layer.values));
-        }
-        for (store, plain) in [
-            (&layer.keys, &mut self.keys),
-            (&layer.values, &mut self.values),
-        ] {
-            for (row, target) in plain.chunks_exact_mut(dim).take(rows).enumerate() {
-                store.read(head, row, target);
-            }
-        }
-        (&self.keys[..rows * dim], &self.values[..rows * dim])
+    fn values_alike(&self, one: Row, other: Row) -> f32 {
+        self.values
+            .cosine(self.head, one.0 as usize, other.0 as usize)
     }
 }
 
@@ -287,15 +266,14 @@ impl CompactLayer {
     }
 
     /// Lets `policy` change the classes of a layer with a table after a step, given `[q_heads, stride]` probabilities of its
-    /// entries. `plain` is for rows that are not stored as f32. Allocates nothing.
+    /// entries. Allocates nothing.
     pub fn settle(
         &mut self,
         layer: usize,
         policy: &mut dyn Policy,
         (probabilities, stride): (&[f32], usize),
-        plain: &mut PlainRows,
     ) {
-        self.settle_told(layer, policy, (probabilities, stride), plain, &mut |_| ());
+        self.settle_told(layer, policy, (probabilities, stride), &mut |_| ());
     }
 
     /// [`CompactLayer::settle`]; `changed` hears of what is not as it was.
@@ -304,23 +282,24 @@ impl CompactLayer {
         layer: usize,
         policy: &mut dyn Policy,
         (probabilities, stride): (&[f32], usize),
-        plain: &mut PlainRows,
         changed: &mut dyn FnMut(Changed),
     ) {
         let kv_heads = self.kv_heads();
         let group = probabilities.len() / stride / kv_heads;
         for head in 0..kv_heads {
             let table = self.classes.as_ref().expect("a layer with a table");
-            let (keys, values) = plain.of(self, head);
+            let rows = StoredRows {
+                keys: &self.keys,
+                values: &self.values,
+                head,
+            };
             let change = policy.step_classes(&ClassStep {
                 layer,
                 kv_head: head,
                 positions: table.positions_of(head),
                 classes: table.classes_of(head),
                 centres: self.positions_of(head),
-                keys,
-                values,
-                head_dim: self.keys.head_dim(),
+                rows: &rows,
                 group,
                 probabilities: &probabilities[head * group * stride..][..group * stride],
                 stride,
@@ -368,7 +347,7 @@ impl CompactLayer {
             && let Some(dropped) = change.dropped
         {
             table.shared = true;
-            table.retain(head, |entry, _| entry != dropped);
+            table.remove(head, dropped);
         }
     }
 

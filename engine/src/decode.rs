@@ -18,7 +18,6 @@ use card::CardDecoding;
 pub(crate) use rooms::{CardRooms, CutRoom};
 pub use votes::Votes;
 
-use crate::classes::PlainRows;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 use crate::{EngineError, Sampler};
@@ -49,12 +48,12 @@ enum OnCard<'a> {
 fn let_go(
     cached: &mut CompactLayer,
     (layer, policy): (usize, &mut dyn Policy),
-    (evict, keep, plain): (&mut [Option<Row>], &mut [bool], &mut PlainRows),
+    (evict, keep): (&mut [Option<Row>], &mut [bool]),
     (probabilities, stride, group): (&[f32], usize, usize),
     changed: &mut dyn FnMut(Changed),
 ) {
     if cached.classes.is_some() {
-        cached.settle_told(layer, policy, (probabilities, stride), plain, changed);
+        cached.settle_told(layer, policy, (probabilities, stride), changed);
     } else if policy.decode_rows(layer).is_some() {
         evict.fill(None);
         let step = StepObservation {
@@ -92,7 +91,7 @@ impl<'a> Decoder<'a> {
     ) -> Self {
         let buffers = {
             let (rows, entries) = (cache.max_capacity(), cache.max_entries());
-            Buffers::new(model, cache.kind, rows, entries)
+            Buffers::new(model, rows, entries)
         };
         Self {
             model,
@@ -300,7 +299,7 @@ impl<'a> Decoder<'a> {
             let_go(
                 cached,
                 (own, &mut *self.policy),
-                (&mut b.evict, &mut b.keep, &mut b.plain),
+                (&mut b.evict, &mut b.keep),
                 (probabilities, stride, group),
                 &mut |change| changed.push(change),
             );
@@ -397,7 +396,7 @@ impl<'a> Decoder<'a> {
             let_go(
                 cached,
                 (layer, &mut *self.policy),
-                (&mut b.evict, &mut b.keep, &mut b.plain),
+                (&mut b.evict, &mut b.keep),
                 (probabilities, stride, group),
                 &mut |_| (),
             );

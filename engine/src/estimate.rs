@@ -203,12 +203,7 @@ impl Engine {
         Ok(MemoryLedger {
             card,
             rope: a_position * positions as u64,
-            decode: decode::scratch_bytes(
-                model,
-                sizes.cache,
-                sizes.max_capacity,
-                sizes.max_entries(),
-            ),
+            decode: decode::scratch_bytes(model, sizes.max_capacity, sizes.max_entries()),
             ..sizes.ledger(model)
         })
     }

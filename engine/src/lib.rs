@@ -51,7 +51,6 @@ mod writing;
 
 pub use auto::{AUTO, Chosen};
 pub use card_watch::CardWatch;
-pub use classes::PlainRows;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use device::{

@@ -15,6 +15,7 @@
 //! replaced (`replaced`), a row need not lie in the place of its number: so a row that is to be narrow from now on gives its wide place
 //! to another ([`RowStore::trade`]), and no row ever changes its number.
 
+mod alike;
 mod changing;
 
 use std::ops::Range;

@@ -324,11 +324,22 @@ impl Ems {
 
 /// EMS's score of each token (eq. 2), `max(glo * sum(loc) / sum(glo), loc)`, written to `scores`.
 pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
-    let sum = |x: &[f32]| x.iter().map(|&x| f64::from(x)).sum::<f64>();
     let factor = (sum(loc) / sum(glo)) as f32;
     for ((s, g), l) in scores.iter_mut().zip(glo).zip(loc) {
         *s = (g * factor).max(*l);
     }
+}
+
+/// In lanes that the compiler makes vectors of: entries are thousands, and this is done for every token of an answer.
+fn sum(of: &[f32]) -> f64 {
+    let mut sums = [0.0f64; 8];
+    let (of, rest) = of.as_chunks::<8>();
+    for numbers in of {
+        for i in 0..8 {
+            sums[i] += f64::from(numbers[i]);
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
 }
 
 /// The first of the largest.

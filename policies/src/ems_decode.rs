@@ -14,8 +14,8 @@
 //!                         else:            0  2    8 | 9 10     entries of 1 are dropped
 //! ```
 
-use crate::ems::{dot, first_largest, global_local};
-use crate::{ClassChange, ClassStep, MergedHead, Row, Union};
+use crate::ems::global_local;
+use crate::{ClassChange, ClassStep, MergedHead, Pos, Row, Union};
 
 /// The numbers that all heads share.
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,8 +56,8 @@ pub(crate) struct Head {
     scores: Vec<f32>,
     /// `[rows]` scratch: score of each class, `None` where it is local or no class.
     importance: Vec<Option<Standing>>,
-    /// Scratch: centres, best first.
-    order: Vec<u32>,
+    /// Scratch: centres.
+    order: Vec<Ranked>,
 }
 
 /// Where a class stands among the others.
@@ -68,12 +68,34 @@ struct Standing {
     members: u32,
 }
 
+/// A centre among others: the less, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked {
+    /// From the highest bit: 0 of a sink, 31 bits that fall as the score rises, the centre's position.
+    rank: u64,
+    class: u32,
+}
+
+impl Ranked {
+    fn new(standing: &Standing, class: u32, centre: Pos) -> Self {
+        // Of numbers from 0 on the bits are in the order of the numbers.
+        let score = u64::from(i32::MAX as u32 - standing.score.abs().to_bits());
+        Self {
+            rank: u64::from(!standing.sink) << 63 | score << 32 | u64::from(centre.0),
+            class,
+        }
+    }
+}
+
+/// A cosine is at most this, however it was rounded.
+const MOST_ALIKE: f32 = 1.001;
+
 impl Head {
     /// f32 numbers per entry: three that last and two of scratch.
     pub(crate) const NUMBERS: usize = 5;
 
     /// Bytes per row, all scratch.
-    pub(crate) const ROW_BYTES: usize = size_of::<Option<Standing>>() + size_of::<u32>();
+    pub(crate) const ROW_BYTES: usize = size_of::<Option<Standing>>() + size_of::<Ranked>();
 
     /// A head after the prompt, with room for so many `(entries, rows)`; `glo`, `loc` `[n]`.
     pub(crate) fn new(
@@ -108,8 +130,11 @@ impl Head {
             list.push(0.0);
         }
         debug_assert_eq!(self.glo.len(), step.positions.len());
-        step.add_mean(&mut self.glo);
-        step.add_mean(&mut self.cur);
+        self.loc.resize(self.glo.len(), 0.0);
+        step.mean(&mut self.loc);
+        for sums in [&mut self.glo, &mut self.cur] {
+            sums.iter_mut().zip(&self.loc).for_each(|(s, p)| *s += p);
+        }
         self.steps += 1;
         if self.steps == rules.window {
             std::mem::swap(&mut self.past, &mut self.cur);
@@ -121,7 +146,7 @@ impl Head {
         self.score();
         self.rank(step, old, rules);
         if self.order.len() > rules.centres {
-            let gone = self.order[self.order.len() - 1];
+            let gone = self.worst();
             change.gone = Some(Row(gone));
             change.into = self.destination(step, gone, rules);
             if change.into.is_none() {
@@ -130,15 +155,20 @@ impl Head {
         }
         if self.glo.len() > rules.entries {
             // Only after a merge or without a change: dropping a class makes room.
-            let shared = |entry: usize| self.members_after(step.classes[entry], &change) > 1;
             let mut dropped: Option<usize> = None;
-            for entry in (0..old).filter(|&entry| shared(entry)) {
-                if dropped.is_none_or(|d| self.scores[entry] < self.scores[d]) {
+            for entry in 0..old {
+                if dropped.is_none_or(|d| self.scores[entry] < self.scores[d])
+                    && self.members_after(step.classes[entry], &change) > 1
+                {
                     dropped = Some(entry);
                 }
             }
             change.dropped = dropped;
-            self.retain(|entry| Some(entry) != dropped);
+            if let Some(entry) = dropped {
+                for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+                    list.remove(entry);
+                }
+            }
         }
         change
     }
@@ -153,7 +183,7 @@ impl Head {
         global_local(&self.glo, &self.loc, &mut self.scores);
     }
 
-    /// The classes of the first `old` entries, best first.
+    /// The classes of the first `old` entries.
     fn rank(&mut self, step: &ClassStep<'_>, old: usize, rules: &Rules) {
         self.importance.clear();
         self.importance.resize(step.centres.len(), None);
@@ -173,47 +203,62 @@ impl Head {
                         score: self.scores[entry].max(0.0),
                         members: 1,
                     });
-                    self.order.push(class);
+                    self.order.push(Ranked { rank: 0, class });
                 }
             }
         }
-        let standing = |class: u32| self.importance[class as usize].map(|s| (s.sink, s.score));
-        self.order.sort_unstable_by(|&a, &b| {
-            let ((a_sink, a_score), (b_sink, b_score)) = match (standing(a), standing(b)) {
-                (Some(a), Some(b)) => (a, b),
-                _ => return std::cmp::Ordering::Equal,
-            };
-            let by_score = b_score.total_cmp(&a_score);
-            let centre = |class: u32| step.centres[class as usize];
-            (b_sink.cmp(&a_sink))
-                .then(by_score)
-                .then(centre(a).cmp(&centre(b)))
-        });
+        for ranked in &mut self.order {
+            let class = ranked.class as usize;
+            if let Some(standing) = &self.importance[class] {
+                *ranked = Ranked::new(standing, ranked.class, step.centres[class]);
+            }
+        }
     }
 
-    /// The class that `gone` is merged into, if one is alike enough.
-    fn destination(&mut self, step: &ClassStep<'_>, gone: u32, rules: &Rules) -> Option<Union> {
-        let sinks = self.order.iter().filter(|&&c| self.is_sink(c)).count();
-        let guarded = rules.protect.max(sinks).min(self.order.len() - 1);
+    /// The least important class, which goes to the end of `order`.
+    fn worst(&mut self) -> u32 {
         let last = self.order.len() - 1;
-        let open = &mut self.order[guarded..last];
-        open.sort_unstable_by_key(|&class| step.centres[class as usize]);
-        let row = |of: &'_ [f32], class: u32| -> std::ops::Range<usize> {
-            let first = class as usize * step.head_dim;
-            debug_assert!(first + step.head_dim <= of.len());
-            first..first + step.head_dim
-        };
-        let cosine = |of: &[f32], a: u32, b: u32| {
-            let (a, b) = (&of[row(of, a)], &of[row(of, b)]);
-            let lengths = dot(a, a).sqrt().max(1e-12) * dot(b, b).sqrt().max(1e-12);
-            dot(a, b) / lengths
-        };
-        let alike = open
-            .iter()
-            .map(|&class| cosine(step.keys, gone, class) * cosine(step.values, gone, class));
-        let (best, alike) = first_largest(alike)?;
-        let into = open[best];
-        (alike >= rules.tau).then(|| Union {
+        let (mut at, mut worst) = (last, self.order[last]);
+        for (i, &ranked) in self.order.iter().enumerate() {
+            if ranked > worst {
+                (at, worst) = (i, ranked);
+            }
+        }
+        self.order.swap(at, last);
+        worst.class
+    }
+
+    /// The class that `gone`, the last of `order`, is merged into, if one is alike enough.
+    fn destination(&mut self, step: &ClassStep<'_>, gone: u32, rules: &Rules) -> Option<Union> {
+        let last = self.order.len() - 1;
+        let sinks = self.order.iter().filter(|c| self.is_sink(c.class)).count();
+        let guarded = rules.protect.max(sinks).min(last);
+        let others = &mut self.order[..last];
+        if 0 < guarded && guarded < last {
+            // The best come before it, in whatever order.
+            others.select_nth_unstable(guarded);
+        }
+        let mut best: Option<(f32, Pos, u32)> = None;
+        for &Ranked { class, .. } in &others[guarded..] {
+            let (one, other) = (Row(gone), Row(class));
+            let keys = step.rows.keys_alike(one, other);
+            let wanted = best.map_or(rules.tau, |(alike, ..)| alike);
+            // Most classes end here: whatever their values are, they cannot be as alike as that.
+            if keys.abs() * MOST_ALIKE < wanted {
+                continue;
+            }
+            let alike = keys * step.rows.values_alike(one, other);
+            let centre = step.centres[class as usize];
+            let better = match best {
+                Some((most, of, _)) => alike > most || (alike == most && centre < of),
+                None => alike >= rules.tau,
+            };
+            if better {
+                best = Some((alike, centre, class));
+            }
+        }
+        let (_, _, into) = best?;
+        Some(Union {
             row: Row(into),
             weight: self.weight(step, into),
             gone_weight: self.weight(step, gone),

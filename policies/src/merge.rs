@@ -59,8 +59,17 @@ impl MergedHead {
     }
 }
 
+/// The rows of one kv head's classes, as they are stored.
+pub trait ClassRows {
+    /// Cosine of the keys of two classes; 0 where one of them has no length.
+    fn keys_alike(&self, one: Row, other: Row) -> f32;
+
+    /// Cosine of the values of two classes; 0 where one of them has no length.
+    fn values_alike(&self, one: Row, other: Row) -> f32;
+}
+
 /// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct ClassStep<'a> {
     /// The layer, from 0.
     pub layer: usize,
@@ -72,12 +81,8 @@ pub struct ClassStep<'a> {
     pub classes: &'a [u32],
     /// `[rows]`: position of each class's centre; rows that no entry reads hold what was there before.
     pub centres: &'a [Pos],
-    /// `[rows, head_dim]`: keys of the classes; their length means nothing.
-    pub keys: &'a [f32],
-    /// `[rows, head_dim]`: values of the classes.
-    pub values: &'a [f32],
-    /// Width of a row.
-    pub head_dim: usize,
+    /// Keys and values of the classes, by row; the length of a key means nothing.
+    pub rows: &'a dyn ClassRows,
     /// Query heads of this kv head.
     pub group: usize,
     /// `[group, stride]`: probability of each entry at this step.
@@ -87,11 +92,15 @@ pub struct ClassStep<'a> {
 }
 
 impl ClassStep<'_> {
-    /// Adds the group's mean probability of every entry to `sums`.
-    pub fn add_mean(&self, sums: &mut [f32]) {
+    /// Writes the group's mean probability of every entry to `means`.
+    pub fn mean(&self, means: &mut [f32]) {
         let share = 1.0 / self.group as f32;
+        means.fill(0.0);
         for seen in self.probabilities.chunks(self.stride).take(self.group) {
-            sums.iter_mut().zip(seen).for_each(|(s, p)| *s += p * share);
+            means
+                .iter_mut()
+                .zip(seen)
+                .for_each(|(m, p)| *m += p * share);
         }
     }
 }

@@ -3,10 +3,10 @@
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{
-    CacheType, ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
+    ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
 };
 use kept_engine::policies::{ClassTable, Policy, Pos, Positions, Retention, build};
-use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, PlainRows, Sampling};
+use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, Sampling};
 use kept_tests::cases::Case;
 use kept_tests::compare::assert_same;
 use kept_tests::engine::{Told, open, read_and_step};
@@ -115,8 +115,7 @@ impl Layer {
         self.layer.append(key, value, Pos(position as u32));
         let out = self.attend(query);
         let seen = (self.scratch.probabilities(), self.scratch.stride());
-        let plain = &mut PlainRows::new(CacheType::F32, 0, query.len());
-        self.layer.settle(0, &mut *self.policy, seen, plain);
+        self.layer.settle(0, &mut *self.policy, seen);
         out
     }
 
@@ -445,10 +444,10 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
     let config = engine.model().config();
     let heads = config.layers * config.kv_heads;
     // Five numbers of the paper, a position and two of scratch for each of 4 x 96 + 1 entries; for each of 97 rows a flag, and
-    // 16 bytes in which EMS ranks the classes.
+    // 28 bytes in which EMS ranks the classes.
     assert_eq!(
         answer.ledger.tables,
-        (heads * (385 * 8 * 4 + 97 * 17)) as u64
+        (heads * (385 * 8 * 4 + 97 * 29)) as u64
     );
     let merged = answer.map.merged.iter().flatten().flatten().count();
     assert!(merged > 0, "something is merged");

@@ -1,10 +1,9 @@
 //! The buffers of the decode loop, made once.
 
-use kept_kernels::{CacheType, ClassScratch, DecodeScratch};
+use kept_kernels::{ClassScratch, DecodeScratch};
 use kept_models::{Model, RowScratch};
 use kept_policies::Row;
 
-use crate::classes::PlainRows;
 use crate::shape::head_shape;
 
 /// Every buffer of the decode loop.
@@ -31,18 +30,11 @@ pub(super) struct Buffers {
     pub(super) attend: DecodeScratch,
     /// The same for layers where tokens share rows, if the method merges.
     pub(super) by_table: Option<ClassScratch>,
-    /// One head's rows as a method that merges looks at them.
-    pub(super) plain: PlainRows,
 }
 
 impl Buffers {
-    /// Buffers for a cache of type `cache` and up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
-    pub(super) fn new(
-        model: &Model,
-        cache: CacheType,
-        max_rows: usize,
-        max_entries: usize,
-    ) -> Self {
+    /// Buffers for up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
+    pub(super) fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
         let config = model.config();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let threads = kept_kernels::threads::count();
@@ -59,7 +51,6 @@ impl Buffers {
             attend: DecodeScratch::new(head_shape(model), max_rows, threads),
             by_table: (max_entries > 0)
                 .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
-            plain: PlainRows::new(cache, merged_rows(max_rows, max_entries), config.head_dim),
         }
     }
 
@@ -71,27 +62,13 @@ impl Buffers {
             + self.attention.len()
             + self.logits.len();
         let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
-        let floats = floats + self.plain.len();
         (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
             + self.row.bytes()
     }
 }
 
-/// Rows that a method which merges looks at.
-fn merged_rows(max_rows: usize, max_entries: usize) -> usize {
-    match max_entries {
-        0 => 0,
-        _ => max_rows,
-    }
-}
-
-/// Bytes of a decode loop's buffers for a cache of type `cache`, up to `max_rows` rows and `max_entries` table entries per kv head.
+/// Bytes of a decode loop's buffers for up to `max_rows` rows and `max_entries` table entries per kv head.
 /// They are made to be measured: zeroed memory that nobody writes to is not really taken.
-pub(crate) fn scratch_bytes(
-    model: &Model,
-    cache: CacheType,
-    max_rows: usize,
-    max_entries: usize,
-) -> u64 {
-    Buffers::new(model, cache, max_rows, max_entries).bytes()
+pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) -> u64 {
+    Buffers::new(model, max_rows, max_entries).bytes()
 }

@@ -9,7 +9,6 @@ use kept_policies::{Policy, Pos, Row, StepObservation};
 use super::plan::{StreamPlan, TILE};
 use super::ring::Ring;
 use crate::EngineError;
-use crate::classes::PlainRows;
 use crate::compact::CompactLayer;
 use crate::shape::attention_scale;
 use crate::staged::StagedAttention;
@@ -70,8 +69,6 @@ pub(super) struct Desk {
     stride: usize,
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
-    /// One head's rows as a method that merges looks at them.
-    plain: PlainRows,
     /// Of one head after the other.
     staged: StagedAttention,
 }
@@ -109,7 +106,6 @@ impl Desk {
             step: vec![0.0; looking(shape.q_heads * plan.stride())],
             stride: plan.stride(),
             evict: vec![None; shape.kv_heads],
-            plain: plan.plain_rows(),
             staged: plan.staged(),
         }
     }
@@ -290,7 +286,8 @@ impl Desk {
                 kept.append(&self.k[at.clone()], &self.v[at], position);
                 if kept.classes.is_some() {
                     self.by_entry(chunk, kept, row - first);
-                    kept.settle(own, policy, (&self.step, self.stride), &mut self.plain);
+                    let seen = &self.step[..self.heads.len() * self.stride];
+                    kept.settle(own, policy, (seen, self.stride));
                     // One head's step may take a tenth of a millisecond.
                     chunk.stop.check()?;
                     continue;
@@ -373,27 +370,34 @@ impl Desk {
         }
     }
 
-    /// `step`: what row `row` of the tile gives every token that takes part, in order of position. Both lists ascend.
+    /// `step [kv_heads, stride]`: what row `row` of the tile gives every token that takes part, in order of position; a method that
+    /// merges looks at the mean of a group. Both lists ascend.
     fn by_entry(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
-        for (head, desk) in self.heads.iter().enumerate() {
+        for (head, desk) in self.heads.iter_mut().enumerate() {
             let columns = desk.keys.capacity(0);
-            for member in 0..group {
-                let seen = &desk.seen[(row * group + member) * columns..][..columns];
-                let step = &mut self.step[(head * group + member) * self.stride..];
-                let mut rank = 0;
-                for (step, &position) in step.iter_mut().zip(kept.attended(head)) {
-                    let column = match position.0.checked_sub(chunk.first.0) {
-                        Some(in_chunk) => desk.live + in_chunk as usize,
-                        None => {
-                            while desk.places[rank] != position {
-                                rank += 1;
-                            }
-                            rank
+            let end = desk.live + self.count;
+            let seen = &mut desk.seen[row * group * columns..][..group * columns];
+            let (mean, others) = seen.split_at_mut(columns);
+            let mean = &mut mean[..end];
+            let share = 1.0 / group as f32;
+            mean.iter_mut().for_each(|m| *m *= share);
+            for seen in others.chunks_exact(columns) {
+                mean.iter_mut().zip(seen).for_each(|(m, p)| *m += p * share);
+            }
+            let step = &mut self.step[head * self.stride..][..self.stride];
+            let mut rank = 0;
+            for (step, &position) in step.iter_mut().zip(kept.attended(head)) {
+                let column = match position.0.checked_sub(chunk.first.0) {
+                    Some(in_chunk) => desk.live + in_chunk as usize,
+                    None => {
+                        while desk.places[rank] != position {
+                            rank += 1;
                         }
-                    };
-                    *step = seen[column];
-                }
+                        rank
+                    }
+                };
+                *step = mean[column];
             }
         }
     }

@@ -5,7 +5,7 @@ use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Policy, PromptShape, Retention};
 
 use super::ring::Ring;
-use crate::classes::{Classes, PlainRows};
+use crate::classes::Classes;
 use crate::compact::{CompactLayer, EXACT};
 use crate::decode::{CardRooms, CutRoom};
 use crate::prefill::CHUNK;
@@ -193,22 +193,6 @@ impl StreamPlan {
         self.slots().max(self.max_entries())
     }
 
-    /// Floats of one head's rows as a method that merges looks at them.
-    fn plain(&self) -> usize {
-        match self.max_entries() {
-            0 => 0,
-            _ => PlainRows::floats(self.cache, self.slots(), self.heads.head_dim),
-        }
-    }
-
-    /// Room for these.
-    pub(super) fn plain_rows(&self) -> PlainRows {
-        match self.max_entries() {
-            0 => PlainRows::new(CacheType::F32, 0, self.heads.head_dim),
-            _ => PlainRows::new(self.cache, self.slots(), self.heads.head_dim),
-        }
-    }
-
     pub(super) fn empty_layer(&self, own: usize) -> CompactLayer {
         let HeadShape {
             kv_heads, head_dim, ..
@@ -318,13 +302,13 @@ impl StreamPlan {
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (kv_heads * self.columns() * dim * 2 * float) as u64,
             residual: (self.stretch * self.width * float) as u64,
-            activations: ((self.scratch() + self.plain()) * float) as u64
+            activations: (self.scratch() * float) as u64
                 + LayerPass::bytes_for(model.config(), self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,
             card: 0,
-            decode: decode::scratch_bytes(model, cache, self.widest(), self.max_entries()),
+            decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }
     }
 }
