@@ -37,7 +37,7 @@ def main():
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     a.add_argument("--cache", default="f16", help="Kept's cache type")
-    a.add_argument("--without", default="", help="parts to leave out, with commas between: far, memory, selection, streaming, peer")
+    a.add_argument("--without", default="", help="parts to leave out, with commas between: speed, far, memory, selection, streaming, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
     import bench_models
@@ -54,7 +54,7 @@ def main():
     bench = Bench(o, folder, runs, without)
     for name in names:
         path = pathlib.Path(name) if os.sep in name else bench_models.model(folder, name)
-        for tokens in points:
+        for tokens in points if "speed" not in without else []:
             bench.point(path, tokens)
         if "far" not in without:
             bench.far(path)

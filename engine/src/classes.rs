@@ -10,13 +10,19 @@
 //! lengths    5. 1. 4. 1. 1.        factor on the class's key: 1 where the key is the token's own
 //! ```
 
+use kept_kernels::threads::for_each_pair;
 use kept_kernels::{
     ClassAttention, ClassScratch, HeadShape, RankRotation, RowStore, Scale, class_attention,
     row_length,
 };
-use kept_policies::{ClassChange, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row};
+use kept_policies::{
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row,
+};
 
 use crate::compact::{Changed, CompactLayer};
+
+/// Numbers of one head's keys below which waking another thread costs more than it saves.
+const WORTH_SHARING: usize = 1 << 14;
 
 /// A layer's look-up tables.
 pub(crate) struct Classes {
@@ -36,6 +42,8 @@ pub(crate) struct Classes {
     direction: Vec<bool>,
     /// Whether anything was merged or dropped.
     shared: bool,
+    /// `[kv_heads]` scratch: what each head changes after a token.
+    changes: Vec<ClassChange>,
 }
 
 impl Classes {
@@ -96,14 +104,14 @@ struct StoredRows<'a> {
 }
 
 impl ClassRows for StoredRows<'_> {
-    fn keys_alike(&self, one: Row, other: Row) -> f32 {
+    fn keys_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]) {
         self.keys
-            .cosine(self.head, one.0 as usize, other.0 as usize)
+            .cosines(self.head, one.0 as usize, others, cosines);
     }
 
-    fn values_alike(&self, one: Row, other: Row) -> f32 {
+    fn values_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]) {
         self.values
-            .cosine(self.head, one.0 as usize, other.0 as usize)
+            .cosines(self.head, one.0 as usize, others, cosines);
     }
 }
 
@@ -121,6 +129,7 @@ impl CompactLayer {
             positions: vec![Pos(0); slots],
             direction: vec![false; self.positions.len()],
             shared: matches!(retention, Retention::Merge(_)),
+            changes: vec![ClassChange::default(); kv_heads],
         };
         for head in 0..kv_heads {
             let Retention::Merge(heads) = retention else {
@@ -286,25 +295,37 @@ impl CompactLayer {
     ) {
         let kv_heads = self.kv_heads();
         let group = probabilities.len() / stride / kv_heads;
-        for head in 0..kv_heads {
-            let table = self.classes.as_ref().expect("a layer with a table");
-            let rows = StoredRows {
-                keys: &self.keys,
-                values: &self.values,
-                head,
-            };
-            let change = policy.step_classes(&ClassStep {
-                layer,
-                kv_head: head,
+        let table = self.classes.as_mut().expect("a layer with a table");
+        let mut changes = std::mem::take(&mut table.changes);
+        let this = &*self;
+        let decide = |head: usize, own: &mut Box<dyn ClassHead>, change: &mut ClassChange| {
+            let table = this.classes.as_ref().expect("a layer with a table");
+            *change = own.step(&ClassStep {
                 positions: table.positions_of(head),
                 classes: table.classes_of(head),
-                centres: self.positions_of(head),
-                rows: &rows,
+                centres: this.positions_of(head),
+                rows: &StoredRows {
+                    keys: &this.keys,
+                    values: &this.values,
+                    head,
+                },
                 group,
                 probabilities: &probabilities[head * group * stride..][..group * stride],
                 stride,
             });
-            self.change(head, &change);
+        };
+        let heads = policy.class_heads(layer);
+        let rows = self.rows.iter().max().copied().unwrap_or(0);
+        match rows * self.keys.head_dim() < WORTH_SHARING {
+            true => {
+                for (head, own) in heads.iter_mut().enumerate() {
+                    decide(head, own, &mut changes[head]);
+                }
+            }
+            false => for_each_pair(heads, &mut changes, decide),
+        }
+        for (head, change) in changes.iter().enumerate() {
+            self.change(head, change);
             if let (Some(gone), Some(union)) = (change.gone, change.into) {
                 changed(Changed::Row(head, gone));
                 changed(Changed::Row(head, union.row));
@@ -312,6 +333,9 @@ impl CompactLayer {
             if change.gone.is_some() || change.dropped.is_some() {
                 changed(Changed::Table);
             }
+        }
+        if let Some(table) = &mut self.classes {
+            table.changes = changes;
         }
     }
 

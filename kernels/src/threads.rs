@@ -62,6 +62,25 @@ pub fn for_each(items: usize, work: impl Fn(usize) + Sync) {
     pool().for_each_range(items, |range| range.for_each(&work));
 }
 
+/// Runs `work` on each pair of `one` and `other`, on all threads.
+///
+/// # Panics
+/// When one is longer than the other.
+pub fn for_each_pair<A: Send, B: Send>(
+    one: &mut [A],
+    other: &mut [B],
+    work: impl Fn(usize, &mut A, &mut B) + Sync,
+) {
+    assert_eq!(one.len(), other.len(), "pairs");
+    let (items, one, other) = (one.len(), SharedMut::new(one), SharedMut::new(other));
+    for_each(items, |item| {
+        let at = item..item + 1;
+        // SAFETY: every item is run once.
+        let (one, other) = unsafe { (one.part(at.clone()), other.part(at)) };
+        work(item, &mut one[0], &mut other[0]);
+    });
+}
+
 /// A mutable slice that several threads write at the same time, each its own part.
 ///
 /// Rust cannot see that strided parts are disjoint, so the caller promises it at each [`SharedMut::part`].

@@ -22,9 +22,9 @@
 use crate::ems_decode::{Head, Rules};
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
-    ClassChange, ClassStep, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape,
-    Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions,
-    PromptShape, Retention, Softmax, Window, group_reduce, pool,
+    ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, Needs,
+    Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions, PromptShape,
+    Retention, Softmax, Window, group_reduce, pool,
 };
 
 /// Shown in the table of methods.
@@ -104,7 +104,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 };
 
 /// Evict, then merge.
-#[derive(Debug, Clone, Default)]
+#[derive(Default)]
 pub struct Ems {
     /// Local window w; `None` follows the budget.
     pub window: Option<usize>,
@@ -126,7 +126,7 @@ pub struct Ems {
     rows: usize,
     kv_heads: usize,
     /// `[layers][kv_heads]`
-    heads: Vec<Vec<Head>>,
+    heads: Vec<Vec<Box<dyn ClassHead>>>,
 }
 
 impl Policy for Ems {
@@ -167,7 +167,7 @@ impl Policy for Ems {
             protect: self.protect.unwrap_or(centres.div_ceil(8)),
             sinks: self.sinks,
         };
-        self.heads = vec![Vec::new(); model.layers];
+        self.heads = (0..model.layers).map(|_| Vec::new()).collect();
         self.kv_heads = model.kv_heads;
         self.rows = prompt.slots(centres + window);
         self.entries = prompt.slots(self.rules.entries);
@@ -188,8 +188,8 @@ impl Policy for Ems {
     ) -> Result<(), PolicyError> {
         self.rows(model, prompt, budget)?;
         let room = (self.entries, self.rows);
-        let head = || Head::new(&MergedHead::default(), &[], &[], room);
-        let heads = || (0..model.kv_heads).map(|_| head()).collect();
+        let head = || Head::new(self.rules, &MergedHead::default(), &[], &[], room);
+        let heads = || (0..model.kv_heads).map(|_| head().boxed()).collect();
         self.heads = (0..model.layers).map(|_| heads()).collect();
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Policy for Ems {
         let (keys, values) = (keys.expect(asked), values.expect(asked));
         let observed = self.rules.window.min(n) as f32;
         let size = keys.len() / observation.kv_heads;
-        let (mut merged, mut heads) = (Vec::new(), Vec::new());
+        let (mut merged, mut heads) = (Vec::new(), Vec::<Box<dyn ClassHead>>::new());
         for head in 0..observation.kv_heads {
             let of_group = head * group * n..(head + 1) * group * n;
             let glo = group_reduce(&glo[of_group.clone()], n, group, GroupReduce::Mean);
@@ -214,7 +214,8 @@ impl Policy for Ems {
                 true => whole(&loc),
                 false => self.merge(&glo, &loc, &keys[part.clone()], &values[part]),
             };
-            heads.push(Head::new(&kept, &glo, &loc, (self.entries, self.rows)));
+            let room = (self.entries, self.rows);
+            heads.push(Head::new(self.rules, &kept, &glo, &loc, room).boxed());
             merged.push(kept);
         }
         self.heads[observation.layer] = heads;
@@ -239,8 +240,8 @@ impl Policy for Ems {
         (self.heads.len() * self.kv_heads * self.rows * Head::ROW_BYTES) as u64
     }
 
-    fn step_classes(&mut self, step: &ClassStep<'_>) -> ClassChange {
-        self.heads[step.layer][step.kv_head].step(step, &self.rules)
+    fn class_heads(&mut self, layer: usize) -> &mut [Box<dyn ClassHead>] {
+        &mut self.heads[layer]
     }
 }
 

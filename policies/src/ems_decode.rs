@@ -15,7 +15,7 @@
 //! ```
 
 use crate::ems::global_local;
-use crate::{ClassChange, ClassStep, MergedHead, Pos, Row, Union};
+use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
 /// The numbers that all heads share.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,6 +42,7 @@ impl Rules {
 /// One kv head's entries in order of position.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
+    rules: Rules,
     /// Attention from all queries so far.
     glo: Vec<f32>,
     /// Attention from the local window before the current one.
@@ -56,8 +57,12 @@ pub(crate) struct Head {
     scores: Vec<f32>,
     /// `[rows]` scratch: score of each class, `None` where it is local or no class.
     importance: Vec<Option<Standing>>,
-    /// Scratch: centres.
+    /// `[rows]` scratch: centres.
     order: Vec<Ranked>,
+    /// `[rows]` scratch: centres that accept others.
+    open: Vec<u32>,
+    /// `[rows]` scratch: how alike each of them is to the one that goes.
+    alike: Vec<f32>,
 }
 
 /// Where a class stands among the others.
@@ -90,15 +95,23 @@ impl Ranked {
 /// A cosine is at most this, however it was rounded.
 const MOST_ALIKE: f32 = 1.001;
 
+impl ClassHead for Head {
+    fn step(&mut self, step: &ClassStep<'_>) -> ClassChange {
+        self.decide(step)
+    }
+}
+
 impl Head {
     /// f32 numbers per entry: three that last and two of scratch.
     pub(crate) const NUMBERS: usize = 5;
 
     /// Bytes per row, all scratch.
-    pub(crate) const ROW_BYTES: usize = size_of::<Option<Standing>>() + size_of::<Ranked>();
+    pub(crate) const ROW_BYTES: usize =
+        size_of::<Option<Standing>>() + size_of::<Ranked>() + size_of::<u32>() + size_of::<f32>();
 
     /// A head after the prompt, with room for so many `(entries, rows)`; `glo`, `loc` `[n]`.
     pub(crate) fn new(
+        rules: Rules,
         kept: &MergedHead,
         glo: &[f32],
         loc: &[f32],
@@ -109,6 +122,7 @@ impl Head {
             held.collect::<Vec<f32>>()
         };
         let mut head = Self {
+            rules,
             glo: of(glo),
             past: of(loc),
             cur: vec![0.0; kept.entries.len()],
@@ -122,10 +136,18 @@ impl Head {
         head.scores.reserve_exact(most);
         head.importance.reserve_exact(rows);
         head.order.reserve_exact(rows);
+        head.open.reserve_exact(rows);
+        head.alike.reserve_exact(rows);
         head
     }
 
-    pub(crate) fn step(&mut self, step: &ClassStep<'_>, rules: &Rules) -> ClassChange {
+    pub(crate) fn boxed(self) -> Box<dyn ClassHead> {
+        Box::new(self)
+    }
+
+    /// See [`ClassHead::step`].
+    fn decide(&mut self, step: &ClassStep<'_>) -> ClassChange {
+        let rules = &Rules { ..self.rules };
         for list in [&mut self.glo, &mut self.past, &mut self.cur] {
             list.push(0.0);
         }
@@ -238,16 +260,21 @@ impl Head {
             // The best come before it, in whatever order.
             others.select_nth_unstable(guarded);
         }
+        self.open.clear();
+        self.open.extend(others[guarded..].iter().map(|c| c.class));
+        self.alike.clear();
+        self.alike.resize(self.open.len(), 0.0);
+        step.rows.keys_alike(Row(gone), &self.open, &mut self.alike);
         let mut best: Option<(f32, Pos, u32)> = None;
-        for &Ranked { class, .. } in &others[guarded..] {
-            let (one, other) = (Row(gone), Row(class));
-            let keys = step.rows.keys_alike(one, other);
+        for (&class, keys) in self.open.iter().zip(&self.alike) {
             let wanted = best.map_or(rules.tau, |(alike, ..)| alike);
             // Most classes end here: whatever their values are, they cannot be as alike as that.
             if keys.abs() * MOST_ALIKE < wanted {
                 continue;
             }
-            let alike = keys * step.rows.values_alike(one, other);
+            let mut values = [0.0];
+            step.rows.values_alike(Row(gone), &[class], &mut values);
+            let alike = keys * values[0];
             let centre = step.centres[class as usize];
             let better = match best {
                 Some((most, of, _)) => alike > most || (alike == most && centre < of),

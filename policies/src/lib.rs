@@ -53,7 +53,9 @@ pub use hbw_kv::HbwKv;
 pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
 pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
-pub use merge::{ClassChange, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union};
+pub use merge::{
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
+};
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,

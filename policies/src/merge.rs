@@ -61,20 +61,22 @@ impl MergedHead {
 
 /// The rows of one kv head's classes, as they are stored.
 pub trait ClassRows {
-    /// Cosine of the keys of two classes; 0 where one of them has no length.
-    fn keys_alike(&self, one: Row, other: Row) -> f32;
+    /// Cosine of a class's key with the key of each of the rows `others`, written to `cosines`; 0 where a key has no length.
+    fn keys_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]);
 
-    /// Cosine of the values of two classes; 0 where one of them has no length.
-    fn values_alike(&self, one: Row, other: Row) -> f32;
+    /// The same of values.
+    fn values_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]);
+}
+
+/// One kv head of a method that goes on merging while it answers.
+pub trait ClassHead: Send {
+    /// Which class goes where after a token. Must not allocate.
+    fn step(&mut self, step: &ClassStep<'_>) -> ClassChange;
 }
 
 /// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.
 #[derive(Clone, Copy)]
 pub struct ClassStep<'a> {
-    /// The layer, from 0.
-    pub layer: usize,
-    /// The kv head.
-    pub kv_head: usize,
     /// `[entries]`: position of each entry, ascending.
     pub positions: &'a [Pos],
     /// `[entries]`: row of each entry's class.

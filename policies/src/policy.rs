@@ -12,7 +12,7 @@
 
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 use crate::token_scores::TokenScores;
-use crate::{ClassChange, ClassStep, ClassTable, MergedHead, PolicyError};
+use crate::{ClassHead, ClassTable, MergedHead, PolicyError};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -314,7 +314,7 @@ pub trait Policy: Send {
 
     /// In place of `rows` and every `select`, for a text that is read in streaming: every layer begins with nothing, and what it may
     /// hold between two tokens is [`Policy::decode_rows`], at most `budget`; evictions come from [`Policy::step`] or
-    /// [`Policy::step_classes`] alone, one token after the other. `prompt.tokens` is an upper bound of the text's length.
+    /// [`Policy::class_heads`] alone, one token after the other. `prompt.tokens` is an upper bound of the text's length.
     ///
     /// # Errors
     /// [`PolicyError::NoStreaming`] for methods that need the whole prompt before they can cut it; as `rows` otherwise.
@@ -425,9 +425,9 @@ pub trait Policy: Send {
         None
     }
 
-    /// In place of [`Policy::step`] where the method has a [`Policy::table`], for one kv head: which class goes where. Called
-    /// for every head in ascending order. Must not allocate.
-    fn step_classes(&mut self, _step: &ClassStep<'_>) -> ClassChange {
-        ClassChange::default()
+    /// `[kv_heads]`: who decides in place of [`Policy::step`] where the method has a [`Policy::table`]. Heads know nothing of each
+    /// other, so that each may run on a thread of its own. Must not allocate.
+    fn class_heads(&mut self, _layer: usize) -> &mut [Box<dyn ClassHead>] {
+        &mut []
     }
 }
