@@ -1,0 +1,190 @@
+//! How alike two rows are, as they are stored: what methods that merge ask, a thousand times a token.
+
+use super::RowStore;
+use crate::CacheType;
+use crate::simd::{Lanes, by_level};
+use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
+
+/// A row of this length or less has no direction.
+const LEAST_LENGTH: f32 = 1e-12;
+
+/// A row where it lies.
+#[derive(Clone, Copy)]
+struct Lying {
+    kind: CacheType,
+    start: *const u8,
+}
+
+impl RowStore {
+    /// Cosine of row `one` of head `h` with each of the rows `others`, written to `cosines`, of the numbers that are stored; 0 where a
+    /// row has no length. Rows of a store are all turned or none is, and turning keeps lengths and angles, so none is turned back.
+    ///
+    /// # Panics
+    /// When `cosines` is not as long as `others`.
+    pub fn cosines(&self, h: usize, one: usize, others: &[u32], cosines: &mut [f32]) {
+        assert_eq!(cosines.len(), others.len(), "a cosine for each row");
+        // SAFETY: the level was detected.
+        unsafe { compare(crate::simd_level(), (self, h), one, others, cosines) };
+    }
+
+    #[inline(always)]
+    fn lying(&self, h: usize, r: usize) -> Lying {
+        match self.packed_row(h, r) {
+            Some((kind, bytes)) => Lying {
+                kind,
+                start: bytes.as_ptr(),
+            },
+            None => Lying {
+                kind: CacheType::F32,
+                start: self.row(h, r).as_ptr().cast(),
+            },
+        }
+    }
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn compare(of: (&RowStore, usize), one: usize, others: &[u32], cosines: &mut [f32]) = compare_lanes;
+}
+
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn compare_lanes<V: Lanes>(
+    (store, h): (&RowStore, usize),
+    one: usize,
+    others: &[u32],
+    cosines: &mut [f32],
+) {
+    let (a, len) = (store.lying(h, one), store.head_dim);
+    let length = |square: f32| square.sqrt().max(LEAST_LENGTH);
+    // SAFETY: the level is the caller's promise; rows are `head_dim` numbers, and the store is borrowed.
+    let [_, square] = unsafe { products::<V>(a, a, len) };
+    let of_one = length(square);
+    for (&other, cosine) in others.iter().zip(cosines) {
+        let b = store.lying(h, other as usize);
+        // SAFETY: as above.
+        let [both, square] = unsafe { products::<V>(a, b, len) };
+        *cosine = both / (of_one * length(square));
+    }
+}
+
+/// `a b` and `b b` of two rows of `len` numbers.
+///
+/// # Safety
+/// Runs at the level of `V`; both rows are `len` numbers.
+#[inline(always)]
+unsafe fn products<V: Lanes>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+    // SAFETY: the caller's promise. In a store of f32 all rows are; of two others each may be of either way.
+    unsafe {
+        match a.kind {
+            CacheType::F32 => products_of::<V, Floats, Floats>(a, b, len),
+            CacheType::F16 => beside::<V, Halves>(a, b, len),
+            CacheType::Q8_0 => beside::<V, Bytes>(a, b, len),
+            CacheType::Q4_0 => beside::<V, Nibbles>(a, b, len),
+        }
+    }
+}
+
+/// # Safety
+/// As [`products`]; `a` is stored as `A`, and `b` not as f32.
+#[inline(always)]
+unsafe fn beside<V: Lanes, A: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match b.kind {
+            CacheType::F32 | CacheType::F16 => products_of::<V, A, Halves>(a, b, len),
+            CacheType::Q8_0 => products_of::<V, A, Bytes>(a, b, len),
+            CacheType::Q4_0 => products_of::<V, A, Nibbles>(a, b, len),
+        }
+    }
+}
+
+/// # Safety
+/// As [`products`]; the rows are stored as `A` and `B`.
+#[inline(always)]
+unsafe fn products_of<V: Lanes, A: Stored, B: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+    // SAFETY: the caller's promise; vectors and single numbers stay inside their block.
+    unsafe {
+        let zero = V::splat(0.0);
+        // Two of each, so that a sum need not wait for the one before.
+        let (mut both, mut square) = ([zero; 2], [zero; 2]);
+        let mut rest = [0.0f32; 2];
+        for (number, first) in (0..len).step_by(BLOCK).enumerate() {
+            let (x, y) = (
+                a.start.add(number * A::BYTES),
+                b.start.add(number * B::BYTES),
+            );
+            let numbers = BLOCK.min(len - first);
+            let whole = numbers - numbers % V::N;
+            for i in (0..whole).step_by(V::N) {
+                let turn = i / V::N % 2;
+                let (x, y) = (A::vector::<V>(x, i), B::vector::<V>(y, i));
+                both[turn] = x.mul_add(y, both[turn]);
+                square[turn] = y.mul_add(y, square[turn]);
+            }
+            for i in whole..numbers {
+                let (x, y) = (A::single(x, i), B::single(y, i));
+                rest = [rest[0] + x * y, rest[1] + y * y];
+            }
+        }
+        let [both, square, ..] =
+            V::sum4([both[0].add(both[1]), square[0].add(square[1]), zero, zero]);
+        [both + rest[0], square + rest[1]]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_as_alike_as_what_is_read_of_them() {
+        let row = |salt: f32, len: usize| -> Vec<f32> {
+            let number = |i: usize| (i as f32 * 0.37 + salt).sin() * (1.0 + (i % 7) as f32);
+            (0..len).map(number).collect()
+        };
+        for len in [20, 32, 64, 80, 96, 250] {
+            for kind in CacheType::ALL {
+                // Rows 0 and 1 are narrow where the type has two ways.
+                let mut store = RowStore::stored(kind, len, &[2, 4], &[2, 2], false);
+                for r in 0..4 {
+                    store.write(1, r, &row(r as f32 * 0.5, len));
+                }
+                let read = |r: usize| {
+                    let mut plain = vec![0.0; len];
+                    store.read(1, r, &mut plain);
+                    plain
+                };
+                for (a, b) in [(0, 1), (1, 2), (3, 0), (2, 3), (1, 1)] {
+                    let others = [a as u32, b as u32];
+                    let dot = |x: &[f32], y: &[f32]| -> f64 {
+                        let pairs = x.iter().zip(y);
+                        pairs.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+                    };
+                    let (x, y) = (read(a), read(b));
+                    let expected = dot(&x, &y) / (dot(&x, &x) * dot(&y, &y)).sqrt();
+                    for level in crate::SimdLevel::available() {
+                        let mut found = [f32::NAN; 2];
+                        level.with(|| store.cosines(1, a, &others, &mut found));
+                        let apart = (f64::from(found[1]) - expected).abs();
+                        assert!(
+                            apart < 2e-6 && (found[0] - 1.0).abs() < 2e-6,
+                            "{kind} {len} {level:?} {a} {b}: {found:?}, not 1 and {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_without_length_is_like_nothing() {
+        let mut store = RowStore::stored(CacheType::Q8_0, 64, &[2], &[1], false);
+        store.write(0, 1, &[1.0; 64]);
+        let mut found = [f32::NAN; 2];
+        store.cosines(0, 0, &[1, 0], &mut found);
+        assert_eq!(found, [0.0; 2]);
+    }
+}
