@@ -229,8 +229,13 @@ fn summary(answer: &Answer, method: &str, expected: u64) -> String {
     }
     if answer.vault.used {
         text += &format!(
-            "{} tokens from the vault · ",
-            count(answer.vault.tokens_from_vault)
+            "{} tokens from {} · ",
+            count(answer.vault.tokens_from_vault),
+            if answer.streamed {
+                "memory"
+            } else {
+                "the vault"
+            },
         );
     }
     text += &format!(

@@ -2,7 +2,7 @@
 //!
 //! Entries stand in order of position, so an entry's index is its rank; removing one moves those behind it up. As long as
 //! nothing was merged or dropped, entry i is row i and the layer attends as any other: to the last bit the full cache. Not here:
-//! the decisions (`policies/src/ems.rs`), the attention (`kernels/src/classes.rs`).
+//! the decisions (`policies/src/ems_decode.rs`), the attention (`kernels/src/classes.rs`).
 //!
 //! ```text
 //! rows       0  1  2  3  4         keys and values of classes; row 2 is a hole
@@ -25,6 +25,7 @@ use crate::compact::{Changed, CompactLayer};
 const WORTH_SHARING: usize = 1 << 14;
 
 /// A layer's look-up tables.
+#[derive(Clone)]
 pub(crate) struct Classes {
     /// Entries that one kv head has room for.
     capacity: usize,
@@ -274,8 +275,8 @@ impl CompactLayer {
         class_attention(&task, scratch, out);
     }
 
-    /// Lets `policy` change the classes of a layer with a table after a step, given `[q_heads, stride]` probabilities of its
-    /// entries. Allocates nothing.
+    /// Lets `policy` change the classes of a layer with a table after a step, given probabilities of its entries: `[q_heads, stride]`, or
+    /// `[kv_heads, stride]` means of the groups. Allocates nothing.
     pub fn settle(
         &mut self,
         layer: usize,

@@ -48,6 +48,7 @@ pub(crate) enum Widened {
 }
 
 /// One layer's kept keys and values.
+#[derive(Clone)]
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
     pub(crate) keys: RowStore,

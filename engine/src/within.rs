@@ -361,7 +361,8 @@ impl Engine {
         if prompt.streams {
             let (rows, chunk) = (Some(rows), Some(chunk));
             let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?
-                .with_cache(self.cache_type(), policy)?;
+                .with_cache(self.cache_type(), policy)?
+                .remembering(prompt.vault.is_some());
             let card = plan.card_bytes(model)?;
             let ledger = plan.ledger(model);
             return Ok((MemoryLedger { card, ..ledger }, plan.chunk));

@@ -104,7 +104,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 };
 
 /// Evict, then merge.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Ems {
     /// Local window w; `None` follows the budget.
     pub window: Option<usize>,
@@ -167,7 +167,7 @@ impl Policy for Ems {
             protect: self.protect.unwrap_or(centres.div_ceil(8)),
             sinks: self.sinks,
         };
-        self.heads = (0..model.layers).map(|_| Vec::new()).collect();
+        self.heads = vec![Vec::new(); model.layers];
         self.kv_heads = model.kv_heads;
         self.rows = prompt.slots(centres + window);
         self.entries = prompt.slots(self.rules.entries);
@@ -192,6 +192,10 @@ impl Policy for Ems {
         let heads = || (0..model.kv_heads).map(|_| head().boxed()).collect();
         self.heads = (0..model.layers).map(|_| heads()).collect();
         Ok(())
+    }
+
+    fn copied(&self) -> Option<Box<dyn Policy>> {
+        Some(Box::new(self.clone()))
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

@@ -15,6 +15,7 @@
 //! ```
 
 use crate::ems::global_local;
+use crate::slots::roomy;
 use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
 /// The numbers that all heads share.
@@ -40,7 +41,7 @@ impl Rules {
 }
 
 /// One kv head's entries in order of position.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Head {
     rules: Rules,
     /// Attention from all queries so far.
@@ -98,6 +99,22 @@ const MOST_ALIKE: f32 = 1.001;
 impl ClassHead for Head {
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange {
         self.decide(step)
+    }
+
+    fn copied(&self) -> Box<dyn ClassHead> {
+        Box::new(Self {
+            rules: self.rules,
+            glo: roomy(&self.glo),
+            past: roomy(&self.past),
+            cur: roomy(&self.cur),
+            steps: self.steps,
+            loc: roomy(&self.loc),
+            scores: roomy(&self.scores),
+            importance: roomy(&self.importance),
+            order: roomy(&self.order),
+            open: roomy(&self.open),
+            alike: roomy(&self.alike),
+        })
     }
 }
 

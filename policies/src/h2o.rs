@@ -126,6 +126,10 @@ impl Policy for H2o {
         Ok(())
     }
 
+    fn copied(&self) -> Option<Box<dyn Policy>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
         let heads = self.sums(observation);

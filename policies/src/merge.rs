@@ -72,6 +72,15 @@ pub trait ClassRows {
 pub trait ClassHead: Send {
     /// Which class goes where after a token. Must not allocate.
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange;
+
+    /// The head as it stands, with all the room that it made.
+    fn copied(&self) -> Box<dyn ClassHead>;
+}
+
+impl Clone for Box<dyn ClassHead> {
+    fn clone(&self) -> Self {
+        self.copied()
+    }
 }
 
 /// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.

@@ -330,6 +330,12 @@ pub trait Policy: Send {
         })
     }
 
+    /// The method as it stands, with all the room that it made, if it reads in streaming: so that what was read once can be gone on
+    /// with more than once.
+    fn copied(&self) -> Option<Box<dyn Policy>> {
+        None
+    }
+
     /// Whether [`Policy::step`] looks at probabilities; a method that goes by positions alone spares measuring them.
     fn looks(&self) -> bool {
         true

@@ -4,6 +4,13 @@
 
 use crate::Pos;
 
+/// A copy that has as much room as the list itself, where nothing may be allocated later.
+pub(crate) fn roomy<T: Clone>(list: &Vec<T>) -> Vec<T> {
+    let mut copy = Vec::with_capacity(list.capacity());
+    copy.extend_from_slice(list);
+    copy
+}
+
 /// `[layers][kv_heads, capacity]`: one number per slot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SlotNumbers {

@@ -106,6 +106,10 @@ impl Policy for StreamingLlm {
         self.rows(model, prompt, budget).map(|_| ())
     }
 
+    fn copied(&self) -> Option<Box<dyn Policy>> {
+        Some(Box::new(*self))
+    }
+
     fn looks(&self) -> bool {
         false
     }

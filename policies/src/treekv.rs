@@ -15,6 +15,7 @@
 //! ```
 
 use crate::blocks::means;
+use crate::slots::roomy;
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, StepObservation,
@@ -113,7 +114,7 @@ impl Rule {
 }
 
 /// One kv head's rows in order of position, with their running attention.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Line {
     /// Slots by ascending position.
     slots: Vec<u32>,
@@ -133,6 +134,17 @@ impl Line {
             sums: Vec::with_capacity(slots),
             counts: Vec::with_capacity(slots),
             idx: 0,
+        }
+    }
+}
+
+impl Clone for Line {
+    fn clone(&self) -> Self {
+        Self {
+            slots: roomy(&self.slots),
+            sums: roomy(&self.sums),
+            counts: roomy(&self.counts),
+            idx: self.idx,
         }
     }
 }
@@ -293,6 +305,13 @@ impl Policy for TreeKv {
         let heads = || (0..model.kv_heads).map(|_| line()).collect();
         self.lines = (0..model.layers).map(|_| heads()).collect();
         Ok(())
+    }
+
+    fn copied(&self) -> Option<Box<dyn Policy>> {
+        Some(Box::new(Self {
+            seen: roomy(&self.seen),
+            ..self.clone()
+        }))
     }
 
     fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {

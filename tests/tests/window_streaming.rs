@@ -128,6 +128,18 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert_eq!(rows, 10);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
+    // The next question goes on from the document's end.
+    app.ask("Who came back with the boxes?");
+    app.is_answered();
+    let facts = app.snapshot()["turns"][1]["facts"].clone();
+    let (prompt, known) = (&facts["promptTokens"], &facts["tokensFromVault"]);
+    let (prompt, known) = (prompt.as_u64(), known.as_u64());
+    let (prompt, known) = (prompt.expect("a number"), known.expect("a number"));
+    assert!(known * 10 > prompt * 9, "{known} of {prompt}");
+    let said = app.texts("facts").pop().expect("facts");
+    assert!(said.contains("tokens from memory"), "{said}");
+    app.picture("again");
+
     // What needs the full cache says that there is none.
     app.click("compare-button");
     app.until("the comparison says why it cannot be made", |app| {

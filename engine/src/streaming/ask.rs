@@ -75,6 +75,7 @@ impl Engine {
     ) -> Result<Answer, EngineError> {
         let (model, n) = (self.model(), prompt.len());
         let mut policy = ask.method.build()?;
+        let remembers = ask.vault.is_some();
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
         let room = ask.max_tokens;
@@ -92,7 +93,7 @@ impl Engine {
                     room,
                     streams: true,
                     memory: Some(memory),
-                    vault: None,
+                    vault: ask.vault.map(|vaults| vaults.kind),
                 };
                 let text = ask.document.text.len() as u64;
                 let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;
@@ -102,16 +103,25 @@ impl Engine {
                     .with_cache(self.cache_type(), &*policy)?
             }
         };
+        let plan = plan.remembering(remembers);
         let ledger = MemoryLedger {
             card: plan.card_bytes(model)?,
             ..plan.ledger(model)
         };
+        let document = prompt.document.end;
+        let resumed = match remembers {
+            true => (self.streamed()).recall(&prompt.ids[..document], ask.method, &plan),
+            false => None,
+        };
+        if resumed.is_none() {
+            self.streamed().forget();
+        }
         self.ask_for(&ledger)?;
         let rope = RopeTable::new(model.config(), plan.positions);
         notes.extend(self.streaming_notes(ask.method, &plan, n)?);
-        if ask.vault.is_some() {
+        if remembers {
             notes.push(
-                "in streaming mode no vault is made: the next question reads the document again"
+                "in streaming mode no vault is made: the document's end is remembered in memory, so that the next question on it does not read it again"
                     .to_owned(),
             );
         }
@@ -122,32 +132,51 @@ impl Engine {
         watch.prompt(&prompt);
         let started = Instant::now();
         let layers = model.config().layers;
-        let mut meter = ProgressMeter::new(Phase::Reading, n, n * layers);
         let kv_bytes_full = self.kv_bytes_full(n);
-        let scratch = ledger.reading();
+        let scratch = ledger.reading() + ledger.remembered;
+        // What was known of the document before stands in its own policy.
+        let (seen, known) = match resumed {
+            Some((own, layers)) => {
+                policy = own;
+                (document, Some(layers))
+            }
+            None => (0, None),
+        };
+        let mut meter =
+            ProgressMeter::new(Phase::Reading, n - seen, (n - seen) * layers).behind(seen);
         let mut stream = Stream::new(model, &mut *policy, plan, &rope);
+        if let Some(layers) = known {
+            stream = stream.resumed(layers, seen);
+        }
         let mut steps = 0;
         {
             let _span =
                 tracing::info_span!("streaming", tokens = n, method = ask.method.name, rows)
                     .entered();
-            for ids in prompt.ids.chunks(stream.stretch()) {
-                let mut passed = |rows: usize, stream: &Stream<'_>| {
-                    steps += rows;
-                    if let Some(progress) = meter.after(steps) {
-                        let (kept, tables) = stream.live_bytes();
-                        let now = MemoryNow {
-                            weights: ledger.weights,
-                            kept,
-                            kept_full: kv_bytes_full,
-                            tables,
-                            scratch: scratch + ledger.kept_rows.saturating_sub(kept),
-                            ..MemoryNow::default()
-                        };
-                        watch.progress(&progress, &now);
-                    }
-                };
-                stream.feed(ids, &mut passed, stop)?;
+            // A chunk begins where the document ends: what stands there then depends on nothing behind it.
+            let (text, question) = prompt.ids.split_at(document);
+            for ids in [&text[seen..], question] {
+                for ids in ids.chunks(stream.stretch()) {
+                    let mut passed = |rows: usize, stream: &Stream<'_>| {
+                        steps += rows;
+                        if let Some(progress) = meter.after(steps) {
+                            let (kept, tables) = stream.live_bytes();
+                            let now = MemoryNow {
+                                weights: ledger.weights,
+                                kept,
+                                kept_full: kv_bytes_full,
+                                tables,
+                                scratch: scratch + ledger.kept_rows.saturating_sub(kept),
+                                ..MemoryNow::default()
+                            };
+                            watch.progress(&progress, &now);
+                        }
+                    };
+                    stream.feed(ids, &mut passed, stop)?;
+                }
+                if remembers && seen == 0 && stream.seen() == document {
+                    (self.streamed()).remember(&prompt.ids[..document], ask.method, &stream);
+                }
             }
         }
         let streamed = stream.into_streamed();
@@ -163,7 +192,12 @@ impl Engine {
             seconds: started.elapsed().as_secs_f64(),
             selecting: 0.0,
             streamed: true,
-            vault: VaultUse::none(n),
+            vault: VaultUse {
+                used: seen > 0,
+                tokens_from_vault: seen,
+                kind: if remembers { "memory" } else { "off" }.to_owned(),
+                ..VaultUse::none(n - seen)
+            },
             notes,
             prompt,
         };

@@ -64,7 +64,8 @@ pub(super) struct Desk {
     heads: Vec<Head>,
     /// `[group, TILE]`: a tile's part of `log_sum_exp`.
     known: Vec<f32>,
-    /// `[q_heads, stride]`: one token's probabilities by slot, or by entry.
+    /// `[q_heads, stride]`: one token's probabilities by slot; of its first `[kv_heads, stride]` the groups' means by entry, where the
+    /// method merges.
     step: Vec<f32>,
     stride: usize,
     /// `[kv_heads]`

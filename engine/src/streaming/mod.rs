@@ -20,6 +20,7 @@ mod ask;
 mod layer;
 mod perplexity;
 mod plan;
+mod remembered;
 mod ring;
 
 use kept_kernels::Stop;
@@ -36,6 +37,7 @@ use ring::Ring;
 
 pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint};
 pub use plan::StreamPlan;
+pub(crate) use remembered::Memory as StreamMemory;
 
 /// When a document is read in streaming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,6 +53,7 @@ pub enum Streaming {
 }
 
 /// One layer's rows between two chunks.
+#[derive(Clone)]
 enum StreamLayer {
     /// A layer that the method cuts; the number is its own count of them.
     Cut(usize, Box<CompactLayer>),

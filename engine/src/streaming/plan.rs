@@ -26,7 +26,7 @@ pub(super) const TILE: usize = 64;
 const LEAST_CHUNK: usize = 64;
 
 /// The sizes of one streamed reading.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StreamPlan {
     /// Tokens that the text has at most.
     pub tokens: usize,
@@ -53,6 +53,8 @@ pub struct StreamPlan {
     method: u64,
     /// How kept rows are stored.
     pub(super) cache: CacheType,
+    /// Whether the document's end is remembered for the next question.
+    remembers: bool,
     /// Whether it is a graphics card that answers.
     on_card: bool,
     width: usize,
@@ -125,6 +127,7 @@ impl StreamPlan {
                 looks: policy.looks(),
                 method: policy.bytes(),
                 cache: CacheType::F32,
+                remembers: false,
                 on_card: model.card().is_some(),
                 width: model.config().width,
             };
@@ -147,6 +150,21 @@ impl StreamPlan {
         let merges = self.tables.iter().any(Option::is_some);
         refuse_repeated_rounding(cache, policy, merges)?;
         Ok(Self { cache, ..self })
+    }
+
+    /// The same, where the next question goes on from the document's end.
+    pub fn remembering(self, remembers: bool) -> Self {
+        Self { remembers, ..self }
+    }
+
+    /// Whether a text is read by both in the same way, up to where the shorter one ends.
+    pub(super) fn reads_as(&self, other: &Self) -> bool {
+        let same_text = |plan: &Self| Self {
+            tokens: 0,
+            remembers: false,
+            ..plan.clone()
+        };
+        same_text(self) == same_text(other)
     }
 
     /// Without a budget no fewer rows, if the window has them.
@@ -292,6 +310,10 @@ impl StreamPlan {
                 }
             }
         }
+        let remembered = match self.remembers {
+            true => kept_rows as u64 + tables,
+            false => 0,
+        };
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
@@ -307,6 +329,7 @@ impl StreamPlan {
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,
+            remembered,
             card: 0,
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }

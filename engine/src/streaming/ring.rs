@@ -7,6 +7,7 @@ use kept_models::RopeTable;
 use crate::compact::CompactLayer;
 
 /// The last rows of one layer.
+#[derive(Clone)]
 pub(super) struct Ring {
     /// Keys before RoPE, oldest first.
     pub(super) keys: RowStore,

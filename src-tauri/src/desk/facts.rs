@@ -38,7 +38,8 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
     let others = answer.notes.iter();
     let others = others.filter(|note| !chose(note) && !streamed(note));
     let rows = answer.rows_per_layer.iter().max();
-    let said = answer.streamed.then(|| sentences::streamed(rows.copied()));
+    let remembered = answer.vault.kind != "off";
+    let said = (answer.streamed).then(|| sentences::streamed(rows.copied(), remembered));
     said.into_iter()
         .chain(others.map(|note| for_window(note)))
         .collect()

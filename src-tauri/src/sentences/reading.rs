@@ -62,16 +62,23 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
     )
 }
 
-/// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held.
-pub fn streamed(rows: Option<usize>) -> String {
+/// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held; `remembered`: the next question
+/// goes on from the document's end.
+pub fn streamed(rows: Option<usize>, remembered: bool) -> String {
     let held = rows.map_or(String::new(), |rows| {
         format!(
             ", holding at most {} pieces of words at a time",
             grouped(rows)
         )
     });
+    let next = match remembered {
+        true => {
+            "As long as Kept is open and nothing else was asked in between, the next question on it does not read it again."
+        }
+        false => "The next question reads the document again.",
+    };
     format!(
-        "Read in streaming mode, which is approximate: piece by piece{held}; what was let go of could not be found again. The next question reads the document again."
+        "Read in streaming mode, which is approximate: piece by piece{held}; what was let go of could not be found again. {next}"
     )
 }
 
@@ -188,7 +195,9 @@ mod tests {
         let said = streams(1_234_567, true, "mini", 8192);
         assert!(said.contains("more than 1,234,567 tokens") && said.contains("8,192"));
         assert!(cannot_stream("snapkv").starts_with("SnapKV cannot"));
-        assert!(streamed(Some(2048)).contains("at most 2,048 pieces"));
-        assert!(!streamed(None).contains("holding"));
+        assert!(streamed(Some(2048), true).contains("at most 2,048 pieces"));
+        assert!(streamed(None, true).contains("does not read it again"));
+        let said = streamed(None, false);
+        assert!(!said.contains("holding") && said.contains("reads the document again"));
     }
 }

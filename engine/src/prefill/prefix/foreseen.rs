@@ -5,7 +5,7 @@ use kept_policies::{Budget, PromptShape};
 
 use super::{Prefix, Wanted};
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
-use crate::{Engine, EngineError, Method};
+use crate::{Engine, EngineError, Method, Streaming};
 
 impl Engine {
     /// Tokens of such a `prompt` that would not be read, if it were asked now: their rows are in a vault, and so is all that `method`
@@ -25,6 +25,11 @@ impl Engine {
         let end = begins.len().min(prompt.tokens.saturating_sub(1));
         if end < FEW_SHARED {
             return Ok(0);
+        }
+        if self.streams(Streaming::Auto, prompt.tokens) {
+            let mut policy = method.build()?;
+            let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
+            return Ok(self.streamed().known(begins, method, &plan));
         }
         let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
         if sizes.thins() {
