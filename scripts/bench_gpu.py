@@ -14,7 +14,8 @@ Part `card`:
 Parts `hbw-kv`, `ems`, `chunkkv`, `pyramidkv`: tables of these papers (bench_gpu_papers.py), the answers of thousands of tokens once each.
 Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
 
-What does not fit the card is said and left out. Writes FOLDER/gpu.json and FOLDER/gpu.md, and prints the latter.
+What does not fit the card, or fails, is said and left out; after a failure the exit code is 1. Writes FOLDER/gpu.json and FOLDER/gpu.md, and
+prints the latter; every single run is in FOLDER/gpu-runs.jsonl as soon as it has ended.
 """
 import argparse
 import json
@@ -38,18 +39,25 @@ class Bench:
     def __init__(self, options):
         self.o = options
         self.left_out = []
+        self.failed = False
+        self.runs = pathlib.Path(options.folder) / "gpu-runs.jsonl"
+        self.runs.parent.mkdir(parents=True, exist_ok=True)
+        self.runs.write_text("")
 
     def run(self, *arguments):
-        """The JSON of one `kept bench`, or None where the card has no room for it."""
+        """The JSON of one `kept bench`, or None where the card has no room for it or it failed."""
         command = [self.o.kept, "bench", "--json", "--device", self.o.device, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
-            return json.loads(done.stdout)
+            found = json.loads(done.stdout)
+            with self.runs.open("a") as runs:
+                runs.write(json.dumps({"run": list(map(str, arguments)), "found": found}) + "\n")
+            return found
         said = done.stderr.strip().splitlines()
         said = said[-1] if said else f"code {done.returncode}"
-        # A card that is too small is one sentence; anything else ends the benchmark.
-        if "more are needed" not in said and "needs" not in said:
-            sys.exit(f"{' '.join(command)}: {said}")
+        # A card that is too small is one sentence, and no failure.
+        self.failed |= "more are needed" not in said and "needs" not in said
+        print(f"{' '.join(command)}: {said}", file=sys.stderr, flush=True)
         self.left_out.append(f"{' '.join(command[2:])}: {said}")
         return None
 
@@ -178,10 +186,12 @@ def main():
     models = {name: bench_models.model(folder, name) for name in ((large, small) if "card" in parts else (large,))}
     bench = Bench(o)
     rates = bench.run("--bandwidth")
+    if rates is None:
+        sys.exit("without the card's rates there are no shares")
     found, text = {"rates": rates}, [f"# {rates.get('card', 'the processor')}"]
 
     def write():
-        left = ["", "Left out, for want of memory:", *[f"- {what}" for what in bench.left_out]] if bench.left_out else []
+        left = ["", "Left out:", *[f"- {what}" for what in bench.left_out]] if bench.left_out else []
         whole = "\n".join(text + left) + "\n"
         (folder / "gpu.json").write_text(json.dumps({**found, "left_out": bench.left_out}, indent=1))
         (folder / "gpu.md").write_text(whole)
@@ -203,6 +213,7 @@ def main():
         found["peers"], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)
         text += ["", *lines]
     print(write())
+    sys.exit(1 if bench.failed else 0)
 
 
 if __name__ == "__main__":

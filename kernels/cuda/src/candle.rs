@@ -1,7 +1,7 @@
 //! candle's products with quantised weights, which are llama.cpp's: `mmvq` for few inputs, `mmq` for many. Only their launchers are
 //! called, with our memory and our stream.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 
 use candle_core::quantized::GgmlDType;
 use candle_kernels::ffi;
@@ -129,6 +129,7 @@ fn kind(kind: GgmlDType) -> Option<Kind> {
 
 /// The launchers, for one card and one stream.
 pub(crate) struct Launchers {
+    device: String,
     pub(crate) stream: *mut c_void,
     pub(crate) capability: u32,
     pub(crate) multiprocessors: u32,
@@ -138,12 +139,36 @@ pub(crate) struct Launchers {
 impl Launchers {
     pub(crate) fn new(facts: &Facts, stream: *mut c_void) -> Self {
         Self {
+            device: facts.name.clone(),
             stream,
             capability: facts.capability,
             multiprocessors: facts.multiprocessors,
             shared_bytes: facts.shared_bytes,
         }
     }
+
+    /// The launchers tell nobody what became of their launches; the runtime that made them knows.
+    fn launched(&self, what: &str) -> Result<(), DeviceError> {
+        // SAFETY: takes no pointers; the sentence is one of the runtime's own, which stay.
+        let error = unsafe { cudaGetLastError() };
+        if error == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        let reason = unsafe { CStr::from_ptr(cudaGetErrorString(error)) };
+        Err(DeviceError::Failed {
+            device: self.device.clone(),
+            what: what.to_owned(),
+            reason: reason.to_string_lossy().into_owned(),
+        })
+    }
+}
+
+// Of the runtime that candle's launchers are built with; it is in the program itself (`scripts/cuda`).
+unsafe extern "C" {
+    /// The last error of this thread's launches, 0 for none; it is then forgotten.
+    fn cudaGetLastError() -> i32;
+    fn cudaGetErrorString(error: i32) -> *const c_char;
 }
 
 fn pointer(address: Address) -> *mut c_void {
@@ -198,7 +223,7 @@ impl Products for Launchers {
                         self.stream,
                     );
                 }
-                return Ok(());
+                return self.launched("rounding the inputs of a product");
             }
             Inputs::Scales => ffi::launch_mmq_quantize_q8_1_D4,
             Inputs::Sums => ffi::launch_mmq_quantize_q8_1_DS4,
@@ -223,7 +248,7 @@ impl Products for Launchers {
                 self.stream,
             );
         }
-        Ok(())
+        self.launched("rounding the inputs of a product")
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
@@ -248,7 +273,7 @@ impl Products for Launchers {
                     self.stream,
                 );
             }
-            return Ok(());
+            return self.launched("a product");
         }
         // SAFETY: the caller's promise.
         unsafe {
@@ -269,6 +294,6 @@ impl Products for Launchers {
                 self.stream,
             );
         }
-        Ok(())
+        self.launched("a product")
     }
 }

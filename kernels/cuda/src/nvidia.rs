@@ -177,7 +177,8 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
             capability: facts.capability,
         });
     }
-    // SAFETY: a device that the driver gave; released when the last owner is gone.
+    // The context stays until the process ends: candle's launchers remember what they asked of it.
+    // SAFETY: a device that the driver gave.
     let nvidia = unsafe {
         let context = result::primary_ctx::retain(device).map_err(none)?;
         result::ctx::set_current(context).map_err(none)?;
@@ -186,16 +187,19 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
         let mut nvidia = Nvidia {
             products: Launchers::new(&facts, stream.cast()),
             facts,
-            device,
             context,
             stream,
             beside,
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
+            poisons: std::env::var_os("KEPT_CARD_POISON").is_some(),
         };
         for image in FAT_BINARIES {
-            let module = result::module::load_data(image.as_ptr().cast::<c_void>());
+            // The driver reads words of eight bytes, and what is embedded may begin anywhere.
+            let mut words = vec![0u64; image.len().div_ceil(8)];
+            std::ptr::copy_nonoverlapping(image.as_ptr(), words.as_mut_ptr().cast(), image.len());
+            let module = result::module::load_data(words.as_ptr().cast::<c_void>());
             nvidia.modules.push(module.map_err(none)?);
         }
         nvidia
@@ -205,7 +209,6 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
 
 struct Nvidia {
     facts: Facts,
-    device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
     /// Copies go there that run beside the rest.
@@ -215,6 +218,8 @@ struct Nvidia {
     /// Where the host's page-locked memory begins, and its bytes.
     on_host: Mutex<BTreeMap<Address, usize>>,
     products: Launchers,
+    /// Whether memory is given out full of NaN, so that a kernel which leaves out a number is seen (`KEPT_CARD_POISON`).
+    poisons: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
@@ -302,6 +307,13 @@ impl Driver for Nvidia {
         self.current()?;
         // SAFETY: more than 0 bytes.
         match unsafe { result::malloc_sync(bytes.max(1)) } {
+            Ok(address) if self.poisons => {
+                // SAFETY: just given. Its stream is not ours, so it is waited for.
+                unsafe { result::memset_d8_sync(address, u8::MAX, bytes.max(1)) }
+                    .and_then(|()| result::ctx::synchronize())
+                    .map_err(self.failed("poisoning memory"))?;
+                Ok(address)
+            }
             Ok(address) => Ok(address),
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 Err(DeviceError::OutOfMemory {
@@ -495,7 +507,6 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.stream);
             let _ = result::stream::destroy(self.beside);
-            let _ = result::primary_ctx::release(self.device);
         }
     }
 }
