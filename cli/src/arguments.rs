@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, ComputeDevice, Engine, Method};
+use kept_engine::{AUTO, DeviceChoice, Engine, Method};
 
 pub use self::asking::{AskArguments, Color, MapArguments};
 pub use self::measuring::{
@@ -114,8 +114,9 @@ impl StretchArguments {
 /// What computes.
 #[derive(Debug, Args)]
 pub struct DeviceArguments {
-    /// What computes: the processor, or cuda:0 for the first NVIDIA graphics card (`kept doctor` says what is there).
-    #[arg(long, default_value = "cpu", value_name = "cpu|cuda:N")]
+    /// What computes: an NVIDIA graphics card if this build can use one and the model fits it, else the processor; or one of them by name
+    /// (`kept doctor` says what is there).
+    #[arg(long, default_value = "auto", value_name = "auto|cpu|cuda:N")]
     pub device: String,
 }
 
@@ -127,7 +128,7 @@ pub fn open(
     device: &DeviceArguments,
     cache: Option<CacheType>,
 ) -> anyhow::Result<Engine> {
-    let device: ComputeDevice = device.device.parse()?;
+    let device: DeviceChoice = device.device.parse()?;
     if let Some(threads) = threads {
         anyhow::ensure!(
             (1..=MOST_THREADS).contains(&threads),
@@ -136,7 +137,11 @@ pub fn open(
         kept_engine::kernels::threads::configure(Some(threads));
     }
     let engine = Engine::open_with(&model_path(model)?, &stretch.options())?;
-    let engine = engine.on(device)?;
+    let (engine, why_processor) = engine.placed(device)?;
+    // A build for the processor alone need not say that it is one.
+    if let Some(why) = why_processor.filter(|_| cfg!(feature = "cuda")) {
+        eprintln!("computing on the processor: {why}");
+    }
     Ok(match cache {
         Some(cache) => engine.with_cache(cache),
         None => engine,

@@ -41,6 +41,8 @@ struct AskJson<'a> {
     decode_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
+    /// What computed: the graphics card's name, or `processor`.
+    device: &'a str,
     /// The document was read in streaming mode, which is approximate.
     streamed: bool,
     sources: &'a [Source],
@@ -168,7 +170,7 @@ impl Asking<'_> {
         }
         printed?;
         output::print_text("\n")?;
-        let summary = summary(&answer, &answer.method, self.expected);
+        let summary = summary(&answer, computer(engine), self.expected);
         output::say(&format!("\n{summary}"));
         written?;
         if arguments.paint {
@@ -204,6 +206,7 @@ impl Asking<'_> {
             decode_seconds: answer.decode_seconds,
             prefill_tokens_per_second: answer.vault.tokens_read as f64 / answer.prefill_seconds,
             decode_tokens_per_second: answer.decode_tokens_per_second(),
+            device: computer(self.engine).unwrap_or("processor"),
             streamed: answer.streamed,
             sources: &answer.sources,
             vault: &answer.vault,
@@ -212,8 +215,15 @@ impl Asking<'_> {
     }
 }
 
-/// What the answer cost, in three lines; `expected` bytes were to be the peak.
-fn summary(answer: &Answer, method: &str, expected: u64) -> String {
+/// The graphics card that computes, if one does.
+fn computer(engine: &Engine) -> Option<&str> {
+    let card = engine.model().card()?;
+    Some(&card.device().facts().name)
+}
+
+/// What the answer cost, in three lines; `expected` bytes were to be the peak, `card` computed.
+fn summary(answer: &Answer, card: Option<&str>, expected: u64) -> String {
+    let method = &answer.method;
     let mean = answer.map.mean_rows();
     let mut text = format!(
         "{method}: kept {} of {} tokens per head · {} cache {} instead of {} ({:.0} %)\n",
@@ -245,9 +255,9 @@ fn summary(answer: &Answer, method: &str, expected: u64) -> String {
         answer.decode_tokens_per_second(),
         answer.peak_bytes.map_or("unknown".into(), bytes),
         bytes(expected),
-        match answer.ledger.card {
-            0 => String::new(),
-            card => format!(" · of the graphics card {}", bytes(card)),
+        match card {
+            None => String::new(),
+            Some(card) => format!(" · on {card}, {} of it", bytes(answer.ledger.card)),
         },
     );
     for source in &answer.sources {

@@ -8,8 +8,8 @@ use anyhow::ensure;
 use kept_engine::kernels::{allocations, bandwidth, settled_allocations, threads};
 use kept_engine::models::{Config, RopeTable};
 use kept_engine::{
-    ComputeDevice, Decoder, Prefill, Sampler, Sampling, card_rates, peak_resident_bytes,
-    resident_bytes,
+    ComputeDevice, Decoder, DeviceChoice, Prefill, Sampler, Sampling, card_rates,
+    peak_resident_bytes, resident_bytes,
 };
 use serde::Serialize;
 
@@ -85,7 +85,8 @@ fn measure_card(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()
 }
 
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
-    if let ComputeDevice::Cuda(ordinal) = arguments.engine.device.device.parse()? {
+    let device = arguments.engine.device.device.parse()?;
+    if let DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) = device {
         return measure_card(arguments, ordinal);
     }
     threads::configure(arguments.engine.threads);

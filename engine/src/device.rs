@@ -20,7 +20,7 @@ pub enum ComputeDevice {
 
 /// No name of a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--device {0:?} is not known; it takes cpu, or cuda:0 for the first graphics card")]
+#[error("--device {0:?} is not known; it takes auto, cpu, or cuda:0 for the first graphics card")]
 pub struct UnknownDevice(String);
 
 impl FromStr for ComputeDevice {
@@ -43,6 +43,27 @@ impl fmt::Display for ComputeDevice {
         match self {
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// What `--device` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// `auto`: a graphics card for a model that fits one, the processor for others.
+    #[default]
+    Auto,
+    /// This one and no other.
+    Named(ComputeDevice),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDevice> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            named => named.parse().map(Self::Named),
         }
     }
 }
@@ -179,6 +200,24 @@ impl Engine {
             ComputeDevice::Cpu => Ok(self),
             ComputeDevice::Cuda(ordinal) => self.on_card(open(ordinal)?),
         }
+    }
+
+    /// The same engine where it is to compute; and, where a card was looked for in vain, why that is the processor.
+    ///
+    /// # Errors
+    /// As [`Engine::on`], for a device that was named.
+    pub fn placed(self, choice: DeviceChoice) -> Result<(Self, Option<String>), EngineError> {
+        let DeviceChoice::Named(device) = choice else {
+            let found = graphics_cards()
+                .and_then(|cards| fitting_card(&cards, self.model().weights_bytes()));
+            let placed =
+                found.and_then(|device| self.clone().on(device).map_err(|error| error.to_string()));
+            return Ok(match placed {
+                Ok(placed) => (placed, None),
+                Err(why) => (self, Some(why)),
+            });
+        };
+        Ok((self.on(device)?, None))
     }
 
     /// The same engine as it would be on `device`, for what a question would take of it: nothing is copied there, and nothing can be asked.

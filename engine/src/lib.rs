@@ -54,7 +54,8 @@ pub use card_watch::CardWatch;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use device::{
-    CardRates, ComputeDevice, GraphicsCard, UnknownDevice, card_rates, fitting_card, graphics_cards,
+    CardRates, ComputeDevice, DeviceChoice, GraphicsCard, UnknownDevice, card_rates, fitting_card,
+    graphics_cards,
 };
 pub use drawn::drawn_cache;
 pub use error::EngineError;

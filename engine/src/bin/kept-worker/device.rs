@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use kept_engine::protocol::Cards;
-use kept_engine::{ComputeDevice, Engine, fitting_card, graphics_cards};
+use kept_engine::{DeviceChoice, Engine, graphics_cards};
 
 /// What the program was started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,16 +15,7 @@ pub enum Task {
     SayCards,
 }
 
-/// What `--device` said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// `auto`: a graphics card for each model that fits one, the processor for the others.
-    Auto,
-    /// This one and no other.
-    Named(ComputeDevice),
-}
-
-static WANTED: OnceLock<Wanted> = OnceLock::new();
+static WANTED: OnceLock<DeviceChoice> = OnceLock::new();
 
 /// Reads the command line: `--device auto|cpu|cuda:N`, or `--cards` alone.
 ///
@@ -49,11 +40,8 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
     Ok(Task::Serve)
 }
 
-fn wanted(device: &str) -> Result<Wanted, String> {
-    match device {
-        "auto" => Ok(Wanted::Auto),
-        named => (named.parse().map(Wanted::Named)).map_err(|error| format!("{error}")),
-    }
+fn wanted(device: &str) -> Result<DeviceChoice, String> {
+    device.parse().map_err(|error| format!("{error}"))
 }
 
 /// Says on standard output which graphics cards there are.
@@ -81,32 +69,23 @@ pub fn say_cards() -> ExitCode {
 pub fn place(engine: Engine) -> Result<(Engine, Option<String>), String> {
     match WANTED.get() {
         None => Ok((engine, None)),
-        Some(Wanted::Named(device)) => {
-            let placed = engine.on(*device).map_err(|error| error.to_string())?;
-            Ok((placed, None))
-        }
-        Some(Wanted::Auto) => {
-            let weights = engine.model().weights_bytes();
-            let found = graphics_cards().and_then(|cards| fitting_card(&cards, weights));
-            let placed = found
-                .and_then(|device| (engine.clone().on(device)).map_err(|error| error.to_string()));
-            Ok(match placed {
-                Ok(placed) => (placed, None),
-                Err(why) => (engine, Some(why)),
-            })
-        }
+        Some(&choice) => engine.placed(choice).map_err(|error| error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kept_engine::ComputeDevice;
 
     #[test]
     fn devices_are_taken_by_name_and_nonsense_is_refused_with_what_there_is() {
-        assert_eq!(wanted("auto"), Ok(Wanted::Auto));
-        assert_eq!(wanted("cpu"), Ok(Wanted::Named(ComputeDevice::Cpu)));
-        assert_eq!(wanted("cuda:1"), Ok(Wanted::Named(ComputeDevice::Cuda(1))));
+        assert_eq!(wanted("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(wanted("cpu"), Ok(DeviceChoice::Named(ComputeDevice::Cpu)));
+        assert_eq!(
+            wanted("cuda:1"),
+            Ok(DeviceChoice::Named(ComputeDevice::Cuda(1)))
+        );
         assert!(wanted("gpu").is_err_and(|why| why.contains("cuda:0")));
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));
