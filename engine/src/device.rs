@@ -206,18 +206,19 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::on`], for a device that was named.
-    pub fn placed(self, choice: DeviceChoice) -> Result<(Self, Option<String>), EngineError> {
-        let DeviceChoice::Named(device) = choice else {
-            let found = graphics_cards()
-                .and_then(|cards| fitting_card(&cards, self.model().weights_bytes()));
-            let placed =
-                found.and_then(|device| self.clone().on(device).map_err(|error| error.to_string()));
-            return Ok(match placed {
-                Ok(placed) => (placed, None),
-                Err(why) => (self, Some(why)),
-            });
-        };
-        Ok((self.on(device)?, None))
+    pub fn placed(mut self, choice: DeviceChoice) -> Result<(Self, Option<String>), EngineError> {
+        if let DeviceChoice::Named(device) = choice {
+            return Ok((self.on(device)?, None));
+        }
+        let fitting =
+            graphics_cards().and_then(|cards| fitting_card(&cards, self.model().weights_bytes()));
+        let placed = fitting.and_then(|device| match device {
+            ComputeDevice::Cpu => Ok(()),
+            ComputeDevice::Cuda(ordinal) => open(ordinal)
+                .and_then(|card| self.take_card(card))
+                .map_err(|error| error.to_string()),
+        });
+        Ok((self, placed.err()))
     }
 
     /// The same engine as it would be on `device`, for what a question would take of it: nothing is copied there, and nothing can be asked.

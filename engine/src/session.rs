@@ -223,16 +223,21 @@ impl Engine {
     ///
     /// # Panics
     /// When there are copies of the engine, which would go on without the card.
-    pub fn on_card(self, device: kept_cuda::Device) -> Result<Self, EngineError> {
-        let opened = Arc::into_inner(self.opened).expect("an engine without copies");
-        let opened = Opened {
-            model: opened.model.on_card(device)?,
-            ..opened
-        };
-        Ok(Self {
-            opened: Arc::new(opened),
-            ..self
-        })
+    pub fn on_card(mut self, device: kept_cuda::Device) -> Result<Self, EngineError> {
+        self.take_card(device)?;
+        Ok(self)
+    }
+
+    /// [`Engine::on_card`] in place: after an error the engine computes where it did.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn take_card(&mut self, device: kept_cuda::Device) -> Result<(), EngineError> {
+        let opened = Arc::get_mut(&mut self.opened).expect("an engine without copies");
+        Ok(opened.model.take_card(device)?)
     }
 
     /// Bytes of the program itself: what the process had resident before it opened the model, where the system says, and what of its

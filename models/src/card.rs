@@ -422,8 +422,17 @@ impl Model {
     /// # Errors
     /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
     pub fn on_card(mut self, device: Device) -> Result<Model, DeviceError> {
-        self.card = Some(Arc::new(CardModel::new(&self, device)?));
+        self.take_card(device)?;
         Ok(self)
+    }
+
+    /// [`Model::on_card`] in place: after an error the model is as it was.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_card(&mut self, device: Device) -> Result<(), DeviceError> {
+        self.card = Some(Arc::new(CardModel::new(self, device)?));
+        Ok(())
     }
 
     /// The weights on a graphics card, if they are there.

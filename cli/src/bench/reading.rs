@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Policy, PromptShape};
@@ -152,6 +153,11 @@ impl Asked<'_> {
             self.room,
             self.engine.cache_type(),
         )?;
+        ensure!(
+            policy.decode_rows(0).is_none() || policy.bytes() == 0,
+            "--after draws a cache that nobody read, and {} goes on from what it measured while reading; give --prompt-tokens, or a method that cuts the prompt only",
+            policy.name()
+        );
         Ok(Read {
             ledger: MemoryLedger {
                 weights: model.weights_bytes(),
