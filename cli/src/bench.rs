@@ -1,21 +1,23 @@
 //! `kept bench`: reading and answering speed on drawn tokens, with the bytes each token moves.
 
+mod moved;
 mod reading;
 
 use std::time::Instant;
 
 use anyhow::ensure;
 use kept_engine::kernels::{allocations, bandwidth, settled_allocations, threads};
-use kept_engine::models::{Config, RopeTable};
+use kept_engine::models::RopeTable;
 use kept_engine::{
-    ComputeDevice, Decoder, DeviceChoice, Prefill, Sampler, Sampling, card_rates,
-    peak_resident_bytes, resident_bytes,
+    ComputeDevice, Decoder, DeviceChoice, Sampler, Sampling, card_rates, peak_resident_bytes,
+    resident_bytes,
 };
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
+use moved::Moved;
 use reading::{Asked, OwnVaults};
 
 #[derive(Serialize)]
@@ -48,8 +50,10 @@ struct BenchJson {
     layer_kv_bytes: u64,
     /// The residual stream of the whole prompt, while it is read.
     residual_bytes: u64,
-    /// What reading a token moves at least: weights once a chunk, keys and values written once and read by every chunk behind them.
+    /// What reading a token moves at least (`moved.rs`).
     bytes_per_read_token: f64,
+    /// What selecting moves at least.
+    select_bytes: f64,
     /// What writing a token moves at least: weights and kept rows.
     bytes_per_token: u64,
     bandwidth_gbs: f64,
@@ -62,6 +66,8 @@ struct BenchJson {
     first_token_seconds: f64,
     /// Of a second question behind the same document, which comes from a vault: seconds of its reading, and tokens that were not read.
     again: Option<(f64, usize)>,
+    /// What that moves at least.
+    again_bytes: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -103,16 +109,6 @@ fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
         "copying {:.1} GB/s, reading {:.1} GB/s, {} threads\n",
         report.copy_gbs, report.read_gbs, report.threads
     ))
-}
-
-fn bytes_per_read_token(config: &Config, weights: u64, n: usize) -> f64 {
-    let chunk = Prefill::CHUNK;
-    let row = (config.layers * config.kv_width() * 2 * size_of::<f32>()) as f64;
-    let passed: usize = (0..n)
-        .step_by(chunk)
-        .map(|first| n.min(first + chunk))
-        .sum();
-    (weights as f64 * n.div_ceil(chunk) as f64 + row * (n + passed) as f64) / n as f64
 }
 
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
@@ -213,10 +209,15 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let decode_seconds = started.elapsed().as_secs_f64();
     let allocated = allocations() - allocated;
     let decode_speed = f64::from(steps) / decode_seconds;
-    let bytes_per_token = model.weights_bytes() + decoder.cache().kv_bytes();
+    let bytes_per_token = model.step_bytes() + decoder.cache().kv_bytes();
     let weights_there = model.card().map_or(0, |card| card.bytes());
     let answering = weights_there + decoder.card_bytes();
     let card_bytes = watched.map(|most| (ledger.card.max(answering), weights_there + most));
+    let moved = Moved(model);
+    let read_bytes = match read.chunk {
+        Some(chunk) => moved.streaming(n, chunk, kv_bytes),
+        None => moved.reading(n),
+    };
     let report = BenchJson {
         model: model.name().to_owned(),
         method: method.name,
@@ -244,7 +245,8 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         base_bytes,
         layer_kv_bytes: ledger.layer_kv,
         residual_bytes: ledger.residual,
-        bytes_per_read_token: bytes_per_read_token(model.config(), model.weights_bytes(), n),
+        bytes_per_read_token: read_bytes / n as f64,
+        select_bytes: moved.selecting(n, budget.min(n), kv_bytes),
         bytes_per_token,
         bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
         allocations_per_token: allocated as f64 / f64::from(steps),
@@ -252,6 +254,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         card_bytes,
         first_token_seconds,
         again,
+        again_bytes: again.map(|(_, known)| moved.again(known, n - known)),
     };
     match arguments.json {
         true => output::print_json(&report),
@@ -259,28 +262,55 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     }
 }
 
+/// Bytes, how fast they were moved in `seconds`, and what that is of copying; of the last nothing where another memory was used.
+fn moving(moved: f64, seconds: f64, copy: Option<f64>) -> String {
+    let speed = moved / seconds;
+    let share = copy.map_or_else(String::new, |copy| {
+        format!(", {:.0} % of copying", 100.0 * speed / copy)
+    });
+    format!(
+        "{} moved, {:.1} GB/s{share}",
+        bytes(moved as u64),
+        speed / 1e9
+    )
+}
+
 fn print(report: &BenchJson) -> anyhow::Result<()> {
+    // Its buffers come after everybody's memory was measured.
+    let copy = report.card.is_none().then(|| bandwidth().copy);
+    let n = report.prompt_tokens;
     let tenths = report
         .tenths_tokens_per_second
         .map_or_else(String::new, |(first, last)| {
             format!("; the first tenth {first:.1} tokens/s, the last {last:.1}")
         });
     let reading = match report.drawn {
-        true => format!(
-            "nothing: {} tokens of drawn rows",
-            count(report.prompt_tokens)
-        ),
+        true => format!("nothing: {} tokens of drawn rows", count(n)),
         false => format!(
-            "{:>9.1} tokens/s   {} tokens, {:.1} % of it selecting{tenths}",
+            "{:>9.1} tokens/s   {} tokens{tenths}; {}",
             report.prefill_tokens_per_second,
-            count(report.prompt_tokens),
-            100.0 * report.select_seconds / report.prefill_seconds
+            count(n),
+            moving(
+                report.bytes_per_read_token * n as f64,
+                report.prefill_seconds,
+                copy
+            )
         ),
+    };
+    let selecting = match report.select_seconds > 0.0 {
+        true => format!(
+            "selecting  {:>9.1} ms         {:.2} % of reading; {}\n",
+            1e3 * report.select_seconds,
+            100.0 * report.select_seconds / report.prefill_seconds,
+            moving(report.select_bytes, report.select_seconds, copy)
+        ),
+        false => String::new(),
     };
     output::print_text(&format!(
         "{} · {} · {} rows · {} threads ({})\n\
          reading    {reading}\n\
-         answering  {:>9.1} tokens/s   {:.1} GB/s, {} a token, {:.1} allocations a token\n\
+         {selecting}\
+         answering  {:>9.1} tokens/s   a token: {}, {:.1} allocations\n\
          memory     weights {}, cache {} of {}, scratch {}, peak {} (expected {})\n",
         report.model,
         report.method,
@@ -288,8 +318,11 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         report.threads,
         report.simd,
         report.decode_tokens_per_second,
-        report.bandwidth_gbs,
-        bytes(report.bytes_per_token),
+        moving(
+            report.bytes_per_token as f64,
+            1.0 / report.decode_tokens_per_second,
+            copy
+        ),
         report.allocations_per_token,
         bytes(report.weights_bytes),
         bytes(report.kv_bytes),
@@ -298,11 +331,13 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         report.peak_bytes.map_or("unknown".into(), bytes),
         bytes(report.ledger_peak_bytes + report.base_bytes.unwrap_or(0)),
     ))?;
-    if let Some((seconds, known)) = report.again {
+    if let (Some((seconds, known)), Some(moved)) = (report.again, report.again_bytes) {
         output::print_text(&format!(
-            "again      {seconds:.3} s behind {} tokens of a vault: {:.2} % of reading them\n",
+            "again      {:>9.1} ms         {:.2} % of reading, behind {} tokens of a vault; {}\n",
+            1e3 * seconds,
+            100.0 * seconds / report.prefill_seconds,
             count(known),
-            100.0 * seconds / report.prefill_seconds
+            moving(moved, seconds, copy)
         ))?;
     }
     let (Some(card), Some((expected, taken))) = (&report.card, report.card_bytes) else {

@@ -122,3 +122,29 @@ impl<'a, T> SharedMut<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_is_worked_on_once() {
+        for items in [0, 1, 7, 1000] {
+            let mut one: Vec<usize> = (0..items).collect();
+            let mut other = vec![0; items];
+            for_each_pair(&mut one, &mut other, |at, one, other| {
+                assert_eq!(*one, at);
+                *one += 1;
+                *other += 2 * at + 1;
+            });
+            assert!((one.iter().enumerate()).all(|(at, one)| *one == at + 1));
+            assert!((other.iter().enumerate()).all(|(at, other)| *other == 2 * at + 1));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "pairs")]
+    fn pairs_are_as_many_on_both_sides() {
+        for_each_pair(&mut [0; 2], &mut [0; 3], |_, _, _| ());
+    }
+}

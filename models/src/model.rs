@@ -237,6 +237,22 @@ impl Model {
         self.gguf.tensor_bytes()
     }
 
+    /// Bytes of weights that a token of an answer reads: all but a table of embeddings of which it takes one row.
+    pub fn step_bytes(&self) -> u64 {
+        let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
+        match bytes("output.weight") {
+            // The table is the output layer too.
+            0 => self.weights_bytes(),
+            _ => self.weights_bytes() - bytes("token_embd.weight"),
+        }
+    }
+
+    /// Bytes of weights that tokens of a prompt read: those of the layers.
+    pub fn layers_bytes(&self) -> u64 {
+        let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
+        self.weights_bytes() - bytes("token_embd.weight") - bytes("output.weight")
+    }
+
     /// Bytes of this computer's memory that weights take: the file's pages, and copies of the layers that a graphics card has no room for.
     pub fn weights_in_memory(&self) -> u64 {
         self.weights_bytes() + self.card().map_or(0, CardModel::host_bytes)

@@ -9,10 +9,6 @@ use crate::model::{Layer, Model};
 use crate::staged::{PassError, Staged};
 use crate::weights::Floats;
 
-/// Rows worked on at once. The weights stream from the file and are taken apart once for each block of them, which is cheap from some
-/// hundred rows on; scratch grows with them.
-const BLOCK_ROWS: usize = 192;
-
 /// One layer made ready for many rows.
 pub struct LayerPass<'a> {
     config: &'a Config,
@@ -71,6 +67,10 @@ fn multiply<const N: usize>(
 }
 
 impl<'a> LayerPass<'a> {
+    /// Rows worked on at once. The weights stream from the file and are taken apart once for each block of them, which is cheap from
+    /// some hundred rows on; scratch grows with them.
+    pub const BLOCK_ROWS: usize = 192;
+
     /// `copy` makes ready what is not quantised.
     pub(crate) fn new(
         model: &'a Model,
@@ -82,7 +82,7 @@ impl<'a> LayerPass<'a> {
         let (config, layer) = (&model.config, &model.layers[layer]);
         let rows = match staged {
             Some(_) => 0,
-            None => max_rows.clamp(1, BLOCK_ROWS),
+            None => max_rows.clamp(1, Self::BLOCK_ROWS),
         };
         LayerPass {
             config,
@@ -115,7 +115,7 @@ impl<'a> LayerPass<'a> {
 
     /// [`LayerPass::bytes`] of a pass made for `max_rows` rows, known before there is one.
     pub fn bytes_for(config: &Config, max_rows: usize) -> u64 {
-        let rows = max_rows.clamp(1, BLOCK_ROWS);
+        let rows = max_rows.clamp(1, Self::BLOCK_ROWS);
         let per_row = config.width + 2 * config.ffn;
         (rows * per_row * size_of::<f32>()) as u64 + QuantisedRows::bytes_for(rows * widest(config))
     }

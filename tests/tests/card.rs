@@ -5,9 +5,11 @@ mod cards;
 
 use cards::*;
 use kept_cuda::emulated;
-use kept_engine::Prefill;
+use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::Budget;
+use kept_engine::{Ask, Engine, Limits, Method, Prefill, Sampling};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
 
@@ -204,4 +206,47 @@ fn a_reading_on_a_card_is_stopped() {
         .with_cache(CacheType::F16)
         .run(&mut |_| (), &stop);
     assert!(matches!(read, Err(kept_engine::EngineError::Stopped)));
+}
+
+/// `--device auto` goes on with the processor where the card has no room, with the same engine and its answers.
+#[test]
+fn a_card_that_is_too_small_leaves_the_engine_where_it_computed() {
+    let file = tiny(&small("llama", 2));
+    let mut engine = Engine::open(&file.path).expect("a model");
+    let answer = |engine: &Engine| {
+        let document = Document::from_bytes(
+            "note.txt",
+            b"The locker code of Ann Quorvin is 4711.".to_vec(),
+        )
+        .expect("a text");
+        let method = Method {
+            name: "snapkv".to_owned(),
+            parameters: Vec::new(),
+        };
+        let ask = Ask {
+            document: &document,
+            question: "Who?",
+            method: &method,
+            budget: Some(Budget::Rows(40)),
+            sampling: &Sampling::default(),
+            max_tokens: 3,
+            thinking: false,
+            limits: Limits::default(),
+            vault: None,
+        };
+        let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+        answer.expect("an answer").text
+    };
+    let expected = answer(&engine);
+    let refused = engine.take_card(emulated::device(86, 20_000));
+    let refused = refused.expect_err("no room").to_string();
+    assert!(refused.contains("emulated sm_86"), "{refused}");
+    assert!(engine.model().card().is_none());
+    assert_eq!(engine.computes_on(), "the processor");
+    assert_eq!(answer(&engine), expected);
+    engine
+        .take_card(emulated::device(86, 1 << 30))
+        .expect("room");
+    assert_eq!(engine.computes_on(), "emulated sm_86");
+    answer(&engine);
 }

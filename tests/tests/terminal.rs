@@ -238,8 +238,29 @@ fn bench_asks_again_behind_a_vault() {
     let bench = run(&["--again"]).json();
     assert_eq!(bench["again"][1], 276, "{bench}");
     assert!(bench["again"][0].as_f64().is_some_and(|x| x > 0.0));
+    assert!(bench["again_bytes"].as_f64().is_some_and(|x| x > 0.0));
     assert!(run(&[]).json()["again"].is_null());
     run(&["--memory", "8GiB"]).refused(&["--memory"]);
+}
+
+/// A cache of drawn rows is nothing that a method which goes on from its measurements could go on with.
+#[test]
+fn bench_draws_no_cache_for_methods_that_measured_while_reading() {
+    let model = golden::model("group2-llama3-tied");
+    let run = |method: &str| {
+        let words = ["bench", "--after", "300", "--budget", "64", "--method"];
+        let words = words.into_iter().chain([method]).map(OsStr::new);
+        let more = ["--decode-tokens", "2", "--model"].map(OsStr::new);
+        kept(words.chain(more).chain([model.as_os_str()]))
+    };
+    for method in ["h2o", "treekv", "scissorhands", "ems"] {
+        run(method).refused(&[method, "--prompt-tokens"]);
+    }
+    let run = run("snapkv");
+    run.succeeded();
+    let text = &run.stdout;
+    assert!(text.contains("nothing: 300 tokens"), "{text}");
+    assert!(text.contains("% of copying"), "{text}");
 }
 
 #[test]
@@ -268,6 +289,8 @@ fn bench_measures_and_decodes_without_allocating() {
         "scratch_bytes",
         "peak_bytes",
         "bytes_per_token",
+        "bytes_per_read_token",
+        "select_bytes",
     ] {
         assert!(
             bench[positive].as_f64().is_some_and(|x| x > 0.0),

@@ -68,6 +68,8 @@ pub struct Read {
     pub seconds: f64,
     /// Tokens per second in the first and in the last tenth, where it was streamed.
     pub tenths: Option<(f64, f64)>,
+    /// Tokens of a chunk, where it was streamed.
+    pub chunk: Option<usize>,
     /// Tokens that came from the vault.
     pub known: usize,
 }
@@ -122,6 +124,7 @@ impl Asked<'_> {
             ledger: outcome.ledger,
             selecting: outcome.selecting,
             tenths: None,
+            chunk: None,
             known: outcome.vault.map_or(0, |used| used.tokens_from_vault),
         })
     }
@@ -173,6 +176,7 @@ impl Asked<'_> {
             selecting: Duration::ZERO,
             seconds: 0.0,
             tenths: None,
+            chunk: None,
             known: 0,
         })
     }
@@ -189,6 +193,7 @@ impl Asked<'_> {
             .engine
             .stream_plan(policy, self.budget, &shape, self.room)?;
         let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
+        let chunk = plan.chunk;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
         let mut stream = Stream::new(model, policy, plan, &rope);
@@ -225,6 +230,7 @@ impl Asked<'_> {
             ledger,
             selecting: Duration::ZERO,
             tenths: tenths(&marks),
+            chunk: Some(chunk),
             known: 0,
         })
     }
