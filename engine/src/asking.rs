@@ -9,7 +9,8 @@ use kept_models::RopeTable;
 use kept_policies::{Policy, PromptShape};
 
 use crate::answering::{Answering, PromptRead};
-use crate::estimate::{budget_note, fitted_note};
+use crate::auto;
+use crate::estimate::{agnostic_note, budget_note, fitted_note};
 use crate::prefill::CHUNK;
 use crate::session::document_notes;
 use crate::vault::{VaultAccess, VaultUse};
@@ -172,6 +173,8 @@ impl Engine {
             outcome => outcome?,
         };
         notes.extend(outcome.notes);
+        let known = outcome.vault.as_ref().is_some_and(|used| used.used);
+        notes.extend(known.then(|| agnostic_note(ask.method)).flatten());
         let read = PromptRead {
             cache: outcome.cache,
             map: outcome.map,
@@ -221,10 +224,11 @@ impl Engine {
         let tokens = prompted.shape.tokens;
         let beside = self.bytes_beside(ask, tokens);
         let fitted = self.within(policy, prompted, memory, wanted, beside)?;
+        let costs = auto::costs_in_words(ask.method, (fitted.rows, tokens), fitted.cache);
         Ok(Fitting {
             budget: fitted.rows,
             chunk: fitted.chunk,
-            note: Some(fitted_note(memory, &fitted, tokens)),
+            note: Some(fitted_note(memory, &fitted, tokens, &costs)),
         })
     }
 

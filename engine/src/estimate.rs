@@ -2,7 +2,7 @@
 
 use kept_kernels::in_words;
 use kept_models::RopeTable;
-use kept_policies::{Budget, PromptShape};
+use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
 
 use crate::prefill::{CHUNK, card_bytes, place_residual};
@@ -214,17 +214,28 @@ impl Engine {
     }
 }
 
-/// What was chosen for an amount of memory, in one sentence.
-pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize) -> String {
+/// What was chosen for an amount of memory, and what it `costs`, in one sentence.
+pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &str) -> String {
     let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
     format!(
-        "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment",
+        "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {costs}",
         in_words(memory),
         fitted.rows.min(tokens),
         fitted.cache,
         fitted.chunk,
         in_words(fitted.bytes)
     )
+}
+
+/// What a person should know of a later question about a document under `method`.
+pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
+    let blind = QUESTION_AGNOSTIC.contains(&method.name.as_str());
+    blind.then(|| {
+        format!(
+            "{} does not look at the question: what it keeps of the document is the same for every one",
+            kept_policies::find(&method.name).map_or(method.name.as_str(), |info| info.title)
+        )
+    })
 }
 
 /// What a person should know of a budget that was given, of `rows` rows for a prompt of `tokens`.

@@ -105,10 +105,13 @@ pub struct Cam {
     spills: Vec<Spill>,
 }
 
-/// The share of an evicted value: how probable a merge is, given its own attention and that of its targets.
-pub fn merge_probability(own: f32, targets: impl ExactSizeIterator<Item = f32>) -> f32 {
-    let count = targets.len() as f32;
-    let mean = targets.sum::<f32>() / count;
+fn mean_of(numbers: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let count = numbers.len() as f32;
+    numbers.sum::<f32>() / count
+}
+
+/// The share of an evicted value: how probable a merge is, given its own attention and the mean of its targets'.
+pub fn merge_probability(own: f32, mean: f32) -> f32 {
     match mean > 0.0 {
         true => (own / mean).clamp(0.0, 1.0),
         false if own > 0.0 => 1.0,
@@ -244,10 +247,10 @@ impl Policy for Cam {
         let attention = self.attention(observation);
         let mut spreads = Vec::new();
         for (head, kept) in heads.iter().enumerate() {
-            let mut first = 0;
+            let (mut first, mut mean) = (0, None);
             for token in 0..observation.tokens as u32 {
                 if kept.get(first) == Some(&Pos(token)) {
-                    first += 1;
+                    (first, mean) = (first + 1, None);
                     continue;
                 }
                 let targets = &kept[first..kept.len().min(first + self.m)];
@@ -255,7 +258,8 @@ impl Policy for Cam {
                     continue;
                 }
                 let of = |pos: &Pos| attention[head][pos.0 as usize];
-                let p = merge_probability(of(&Pos(token)), targets.iter().map(of));
+                let mean = *mean.get_or_insert_with(|| mean_of(targets.iter().map(of)));
+                let p = merge_probability(of(&Pos(token)), mean);
                 let weight = Self::gate(self.sample, &mut self.state, p) / targets.len() as f32;
                 if weight > 0.0 {
                     spreads.push(Spread {
@@ -300,7 +304,7 @@ impl Policy for Cam {
                 continue;
             }
             let targets = self.order.iter().map(|(_, slot)| seen[*slot as usize]);
-            let p = merge_probability(seen[gone.0 as usize], targets);
+            let p = merge_probability(seen[gone.0 as usize], mean_of(targets));
             let share = Self::gate(self.sample, &mut self.state, p) / self.order.len() as f32;
             if share > 0.0 {
                 self.spills.extend(self.order.iter().map(|(_, slot)| Spill {

@@ -64,7 +64,7 @@ pub use policy::{
 pub use pyramidinfer::{PyramidInfer, geometric_rows};
 pub use pyramidinfer_thinning::{Thinning, thinning_lengths};
 pub use pyramidkv::{PyramidKv, Schedule};
-pub use registry::{Build, MethodInfo, STREAMING, build, find, methods};
+pub use registry::{Build, MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use scissorhands::Scissorhands;
 pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
 pub use snapkv::SnapKv;

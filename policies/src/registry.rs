@@ -59,6 +59,13 @@ pub const STREAMING: [&str; 5] = [
     ems::INFO.name,
 ];
 
+/// The methods that choose without looking at the question: what one of them keeps of a document serves every question.
+pub const QUESTION_AGNOSTIC: [&str; 3] = [
+    kvzip::INFO.name,
+    keydiff::INFO.name,
+    expected_attention::INFO.name,
+];
+
 /// All methods, in the order of the table.
 pub fn methods() -> &'static [MethodInfo] {
     &METHODS

@@ -82,6 +82,23 @@ fn three_questions_read_a_document_once() {
     assert_eq!(files_of(&vaults).len(), 1);
 }
 
+/// What such a method keeps serves every question, and that is said where it is used for another one.
+#[test]
+fn methods_that_do_not_look_at_the_question_say_so() {
+    let (_place, vaults) = folder();
+    for (method, title) in [("keydiff", "KeyDiff"), ("snapkv", "SnapKV")] {
+        let extra = ["--method", method, "--budget", "400"];
+        let (first, again) = (
+            ask(&vaults, OTHERS[0], &extra),
+            ask(&vaults, QUESTION, &extra),
+        );
+        let says = format!("{title} does not look at the question");
+        assert_eq!(again["vault"]["used"], true);
+        assert_eq!(notes(&again).contains(&says), method == "keydiff");
+        assert!(method == "snapkv" || !notes(&first).contains(&says));
+    }
+}
+
 #[test]
 fn several_questions_in_one_command_are_answered_in_order() {
     let (_place, vaults) = folder();
@@ -184,6 +201,39 @@ fn a_full_disk_costs_no_answer_and_leaves_nothing() {
         assert!(notes(answer).contains("the vault's file: "), "{answer}");
     }
     assert_eq!(files_of(&vaults), Vec::<PathBuf>::new());
+}
+
+/// A power cut, as far as a process is concerned: it ends without a word while it writes.
+#[test]
+fn a_program_that_is_killed_while_it_writes_leaves_nothing_that_counts() {
+    let (_place, vaults) = folder();
+    let expected = ask(&vaults, QUESTION, &["--vault", "off"]);
+    let parts = || {
+        let files = files_of(&vaults).into_iter();
+        files.filter(|path| path.extension().is_some_and(|e| e == "part"))
+    };
+    let mut cut = 0;
+    for wait in [0, 10, 40] {
+        let mut command = std::process::Command::new(program());
+        command.args(arguments(&sample(), &[QUESTION], &[]));
+        command.env("KEPT_VAULTS", &vaults);
+        command.stdout(std::process::Stdio::null());
+        let mut child = command.spawn().expect("kept starts");
+        while parts().next().is_none() && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ended");
+        cut += parts().count();
+        let found = ask(&vaults, QUESTION, &[]);
+        assert_eq!(found["answer"], expected["answer"]);
+        let files = files_of(&vaults);
+        assert!(parts().next().is_none() && files.len() == 1, "{files:?}");
+        assert_eq!(ask(&vaults, QUESTION, &[])["vault"]["used"], true);
+        std::fs::remove_file(&files[0]).expect("removed");
+    }
+    assert!(cut > 0, "none was killed while it wrote");
 }
 
 #[test]

@@ -127,7 +127,9 @@ fn memory_for_everything_holds() {
         assert!(rows(&answer) > 0.2 * rows(&whole), "{method}");
         let notes = answer["notes"].to_string();
         assert!(
-            notes.contains("of memory") && notes.contains("at the worst moment"),
+            notes.contains("of memory")
+                && notes.contains("at the worst moment")
+                && notes.contains("nats of KL divergence"),
             "{notes}"
         );
         if let Some(peak) = answer["peak_bytes"].as_f64() {

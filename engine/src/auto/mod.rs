@@ -64,6 +64,43 @@ pub(crate) fn costs(method: &str, share: f64, cache: CacheType) -> f64 {
     cut + measured().rounding(cache.name())
 }
 
+/// What keeping `(rows, tokens)` of a prompt as `cache` costs under `method`, in words.
+pub(crate) fn costs_in_words(
+    method: &Method,
+    (rows, tokens): (usize, usize),
+    cache: CacheType,
+) -> String {
+    let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
+    format!(
+        "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
+        measured().model,
+        if measured().knows(&method.name) {
+            ""
+        } else {
+            "at most "
+        },
+        costs(&method.name, share, cache)
+    )
+}
+
+/// How well `method` reads on beyond a model's window, in words.
+pub(crate) fn streaming_in_words(method: &Method) -> String {
+    let table = measured();
+    let of = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
+        runs.map(|run| run.perplexity).reduce(f64::min)
+    };
+    let best = of(&mut table.streaming.iter()).expect("the table names methods");
+    let own = of(&mut (table.streaming.iter()).filter(|run| run.method == method.name));
+    let own = own.map_or_else(
+        || "was not measured".to_owned(),
+        |own| format!("was {own:.0}"),
+    );
+    format!(
+        "in our measurements with {} its perplexity along a long text {own}, the best method's {best:.0}",
+        table.model
+    )
+}
+
 fn plain(name: &str) -> Method {
     Method {
         name: name.to_owned(),
@@ -168,9 +205,10 @@ impl Engine {
         let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache, and {cache} costs {:.4}{}",
+                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements with {} at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache, and {cache} costs {:.4}{}",
                 run.method,
                 100.0 * share(rows),
+                table.model,
                 100.0 * run.share,
                 100.0 * run.right,
                 run.kl,
@@ -211,8 +249,9 @@ impl Engine {
         let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head, {cache}: of the methods that can read beyond the model's window it foretells a long text best in our measurements (perplexity {:.0}, the others up to {:.0}){}",
+                "{}, {rows} rows per head, {cache}: of the methods that can read beyond the model's window it foretells a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0}){}",
                 best.method,
+                measured().model,
                 best.perplexity,
                 worst.perplexity,
                 free_in_words(case)

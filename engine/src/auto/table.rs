@@ -32,6 +32,8 @@ pub(super) struct CacheRun {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Measured {
+    /// Its name.
+    pub(super) model: String,
     pub(super) runs: Vec<Run>,
     pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
@@ -72,7 +74,7 @@ impl Measured {
                 }
             }
         };
-        match self.runs.iter().any(|run| run.method == method) {
+        match self.knows(method) {
             true => of(method),
             false => self
                 .runs
@@ -80,6 +82,11 @@ impl Measured {
                 .map(|run| of(&run.method))
                 .fold(0.0, f64::max),
         }
+    }
+
+    /// Whether a method was measured, or loses nothing.
+    pub(super) fn knows(&self, method: &str) -> bool {
+        method == "full" || self.runs.iter().any(|run| run.method == method)
     }
 
     /// What storing rows as `cache` costs in nats.
@@ -132,6 +139,7 @@ mod tests {
             right,
         };
         Measured {
+            model: "a model".to_owned(),
             runs: vec![
                 run("a", 0.1, 0.3, 0.8),
                 run("a", 0.5, 0.0, 1.0),

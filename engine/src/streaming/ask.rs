@@ -8,6 +8,7 @@ use kept_policies::{Budget, Policy, PromptShape};
 
 use super::{Stream, StreamPlan, Streaming};
 use crate::answering::{Answering, PromptRead};
+use crate::auto;
 use crate::estimate::fitted_note;
 use crate::session::document_notes;
 use crate::vault::VaultUse;
@@ -97,7 +98,8 @@ impl Engine {
                 };
                 let text = ask.document.text.len() as u64;
                 let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;
-                notes.push(fitted_note(memory, &fitted, n));
+                let costs = auto::streaming_in_words(ask.method);
+                notes.push(fitted_note(memory, &fitted, n, &costs));
                 let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
                 StreamPlan::new(model, &mut *policy, &shape, rows, room, chunk)?
                     .with_cache(self.cache_type(), &*policy)?

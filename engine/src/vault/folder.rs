@@ -10,7 +10,7 @@ use kept_kernels::PackedRows;
 
 use super::format::VaultShape;
 use super::read::describe;
-use super::write::{PART, lock};
+use super::write::{Locked, PART, lock, private};
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.
@@ -157,6 +157,8 @@ impl VaultFolder {
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
         let made = folder.recursive(true).create(&self.path);
         made.map_err(VaultError::io(&self.path))?;
+        // Between counting and beginning nobody else may begin.
+        let _counting = self.counting()?;
         self.make_room(key, needed)?;
         VaultWriter::begin(&self.file(key), key, document, model, shape)
     }
@@ -228,6 +230,16 @@ impl VaultFolder {
         Ok((gone, stay))
     }
 
+    /// Waits for its turn among those who begin a vault: as long as a list of files takes.
+    fn counting(&self) -> Result<Locked, VaultError> {
+        let path = self.path.join(COUNTING);
+        let mut options = private();
+        let options = options.write(true).create(true).truncate(false);
+        let file = options.open(&path).map_err(VaultError::io(&path))?;
+        file.lock().map_err(VaultError::io(&path))?;
+        Ok(Locked(file))
+    }
+
     /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget.
     fn make_room(&self, key: &VaultKey, needed: u64) -> Result<(), VaultError> {
         self.sweep()?;
@@ -235,6 +247,11 @@ impl VaultFolder {
         // One that is made anew takes the place of what is there.
         entries.retain(|entry| entry.key != *key);
         let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        // What others are writing has its whole length from the beginning.
+        let parts = self.files(PART)?.into_iter().filter(|(_, of)| of != key);
+        taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
+            .map(|facts| facts.len())
+            .sum::<u64>();
         for entry in entries.iter().rev() {
             if taken + needed <= self.budget {
                 break;
@@ -295,6 +312,8 @@ impl VaultFolder {
 }
 
 const EXTENSION: &str = "vault";
+/// Whoever has its lock counts what is there.
+const COUNTING: &str = "counting.lock";
 /// More than this is never taken unless it is asked for.
 const LARGEST_BUDGET: u64 = 20 << 30;
 /// First tokens that a vault must share with a document to be of use to it: fewer are read as fast.

@@ -366,6 +366,18 @@ fn two_never_write_one_vault_and_a_dropped_one_leaves_nothing() {
 }
 
 #[test]
+fn what_others_are_writing_counts_from_its_beginning() {
+    let size = shape(PackedRows::F16).bytes();
+    let (_place, folder) = folder(size * 5 / 2);
+    let begin = |digit| folder.begin(&key(digit), "", "", shape(PackedRows::F16));
+    let (first, _second) = (begin('1').expect("begun"), begin('2').expect("begun"));
+    let third = begin('3').expect_err("no room");
+    assert!(matches!(third, VaultError::TooLarge { .. }), "{third}");
+    drop(first);
+    begin('3').expect("room");
+}
+
+#[test]
 fn what_a_dead_process_left_is_swept_away() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('8'), PackedRows::F16);

@@ -14,7 +14,7 @@ use super::{RowsOf, VaultError, VaultKey};
 pub(super) const PART: &str = "part";
 
 /// For files that hold what a person reads: only this person may read them.
-fn private() -> OpenOptions {
+pub(super) fn private() -> OpenOptions {
     #[allow(unused_mut)] // where there are no such rights
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -25,7 +25,7 @@ fn private() -> OpenOptions {
 /// A lock on a file. It is released by its own word: closing the file leaves it with a process that another thread is starting
 /// right now, which holds a copy of the handle until its own program begins.
 #[derive(Debug)]
-pub(super) struct Locked(File);
+pub(super) struct Locked(pub(super) File);
 
 impl Drop for Locked {
     fn drop(&mut self) {
@@ -98,6 +98,10 @@ impl VaultWriter {
             .truncate(true)
             .open(&part)
             .map_err(VaultError::io(&part))?;
+        // Tells other processes what it will take; where that is too much for the file system, its writing says so.
+        if let Err(error) = file.set_len(shape.body_bytes()) {
+            tracing::debug!(%error, "a vault grows as it is written");
+        }
         Ok(Self {
             file,
             part,
