@@ -23,7 +23,9 @@ import time
 import urllib.request
 
 # Methods that look at the prompt through a window of its last queries.
-WINDOW_METHODS = ["snapkv", "pyramidkv", "chunkkv", "hbw_kv", "tova", "pyramidinfer", "adakv", "cam", "ems"]
+WINDOW_METHODS = ["snapkv", "pyramidkv", "chunkkv", "hbw_kv", "tova", "pyramidinfer", "adakv", "cam"]
+# Scores by the queries of the whole prompt too, which window methods do without.
+SUMMING = "ems"
 FAR, BUDGET = 32768, 1024
 
 
@@ -37,7 +39,7 @@ def main():
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     a.add_argument("--cache", default="f16", help="Kept's cache type")
-    a.add_argument("--without", default="", help="parts to leave out, with commas between: speed, far, memory, selection, streaming, peer")
+    a.add_argument("--without", default="", help="parts to leave out, with commas between: speed, far, selection, again, memory, streaming, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
     import bench_models
@@ -61,6 +63,9 @@ def main():
     smallest = pathlib.Path(names[-1]) if os.sep in names[-1] else bench_models.model(folder, names[-1])
     if "selection" not in without:
         bench.selection(smallest, points[-1])
+    if "again" not in without:
+        bench.again("mini", 3600)
+        bench.again(smallest, points[-1] if o.quick else 2 * points[-1])
     if "memory" not in without:
         bench.memory(smallest)
     if "streaming" not in without:
@@ -85,6 +90,7 @@ class Bench:
             "speed": [],
             "far": [],
             "selection": [],
+            "again": [],
             "memory": [],
             "streaming": [],
         }
@@ -159,19 +165,27 @@ class Bench:
         beside = f"{peer:9.2f} llama.cpp (flash attention {'on' if flash else 'off'})  {kept / peer:5.2f}x" if peer else ""
         print(f"{model.stem:18} {what:32} {tokens:6}  {kept:9.2f} kept {beside}", file=sys.stderr, flush=True)
 
+    def moved(self, bytes_moved, seconds):
+        """What is moved at least, how fast, and its share of copying memory."""
+        gbs = bytes_moved / seconds / 1e9
+        return dict(bytes_moved=bytes_moved, gbs=gbs, share_of_copy=gbs / self.copy)
+
     def selection(self, model, tokens):
-        for method in WINDOW_METHODS:
+        for method in WINDOW_METHODS + [SUMMING]:
             rows = [self.kept(model, tokens, 2, "--method", method, "--budget", min(BUDGET, tokens // 4)) for _ in range(self.runs)]
             share = statistics.median(row["select_seconds"] / row["prefill_seconds"] for row in rows)
-            milliseconds = statistics.median(1e3 * row["select_seconds"] for row in rows)
-            self.report["selection"].append(dict(model=model.stem, method=method, tokens=tokens, share=share, milliseconds=milliseconds))
+            seconds = statistics.median(row["select_seconds"] for row in rows)
+            moved = self.moved(rows[0]["select_bytes"], seconds)
+            self.report["selection"].append(dict(model=model.stem, method=method, tokens=tokens, share=share, milliseconds=1e3 * seconds, **moved))
             print(f"{model.stem:18} selecting, {method:21} {tokens:6}  {100 * share:6.2f} % of reading", file=sys.stderr, flush=True)
 
     def memory(self, model):
         found = self.kept(model, FAR - 64, 2, "--method", "snapkv", "--budget", BUDGET)
         above = found["peak_bytes"] - found["base_bytes"] - found["weights_bytes"]
         bound = found["layer_kv_bytes"] + found["residual_bytes"] + (256 << 20)
-        row = dict(model=model.stem, tokens=FAR - 64, above_weights=above, bound=bound, ledger=found["ledger_peak_bytes"] - found["weights_bytes"])
+        seconds = found["prefill_seconds"]
+        row = dict(model=model.stem, tokens=FAR - 64, above_weights=above, bound=bound, ledger=found["ledger_peak_bytes"] - found["weights_bytes"],
+                   seconds=seconds, **self.moved(found["bytes_per_read_token"] * (FAR - 64), seconds))
         self.report["memory"].append(row)
         print(f"{model.stem:18} reading {FAR - 64} tokens: {above / 2**20:.0f} MiB above the weights, bound {bound / 2**20:.0f}", file=sys.stderr)
 
@@ -181,8 +195,21 @@ class Bench:
             found = self.kept("mini", 1_000_000, 2, "--streaming", "--method", method, "--budget", BUDGET)
             first, last = found["tenths_tokens_per_second"]
             above = found["peak_bytes"] - found["base_bytes"] - found["weights_bytes"]
-            self.report["streaming"].append(dict(model="mini", method=method, tokens=1_000_000, first=first, last=last, above_weights=above))
+            seconds = found["prefill_seconds"]
+            moved = self.moved(found["bytes_per_read_token"] * 1_000_000, seconds)
+            row = dict(model="mini", method=method, tokens=1_000_000, first=first, last=last, above_weights=above, seconds=seconds, **moved)
+            self.report["streaming"].append(row)
             print(f"{'mini':18} streaming, {method:21}  first 100K {first:.0f} tokens/s, last 100K {last:.0f}", file=sys.stderr, flush=True)
+
+    def again(self, model, tokens):
+        """A second question behind a document that was read, from its vault: `model` may be the name of the one in the box."""
+        rows = [self.kept(model, tokens, 2, "--method", "snapkv", "--budget", min(BUDGET, tokens // 4), "--again") for _ in range(self.runs)]
+        share = statistics.median(row["again"][0] / row["prefill_seconds"] for row in rows)
+        seconds = statistics.median(row["again"][0] for row in rows)
+        name = getattr(model, "stem", model)
+        row = dict(model=name, tokens=tokens, share=share, milliseconds=1e3 * seconds, **self.moved(rows[0]["again_bytes"], seconds))
+        self.report["again"].append(row)
+        print(f"{name:18} second question behind {tokens} tokens  {100 * share:6.2f} % of reading", file=sys.stderr, flush=True)
 
     def write(self):
         self.report["load_at_end"] = os.getloadavg()[0]
@@ -209,15 +236,19 @@ def markdown(r):
             f"| {row['model']} | {row['what']}{after} | {number(row['kept'])} | {number(row['llama_cpp'])} | {ratio(row['ratio'])} "
             f"| {row['bytes_per_token'] / 1e6:,.1f} MB | {row['gbs']:.1f} | {100 * row['share_of_copy']:.0f} % |"
         )
-    if r["selection"]:
-        lines += ["", "| selecting | prompt | of reading |", "| --- | --- | --- |"]
-        lines += [f"| {s['method']} | {s['tokens']:,} tokens, {s['model']} | {100 * s['share']:.2f} % ({s['milliseconds']:.0f} ms) |" for s in r["selection"]]
+    moved = lambda row: f"{row['bytes_moved'] / 1e6:,.0f} MB | {row['gbs']:.1f} | {100 * row['share_of_copy']:.0f} %"
+    moving = lambda row: f"{row['bytes_moved'] / 1e9:,.0f} GB moved, {row['gbs']:.1f} GB/s, {100 * row['share_of_copy']:.0f} % of copying"
+    for table, what in (("selection", "selecting"), ("again", "a second question")):
+        if r[table]:
+            lines += ["", f"| {what} | behind | of reading | moved | GB/s | of copying |", "| --- | --- | --- | --- | --- | --- |"]
+        for s in r[table]:
+            lines.append(f"| {s.get('method', 'from its vault')} | {s['tokens']:,} tokens, {s['model']} | {100 * s['share']:.2f} % ({s['milliseconds']:.0f} ms) | {moved(s)} |")
     for m in r["memory"]:
         lines += ["", f"Reading {m['tokens']:,} tokens with {m['model']}: {m['above_weights'] / 2**20:.0f} MiB above the weights "
-                  f"(one layer's keys and values, the residual stream and 256 MiB are {m['bound'] / 2**20:.0f} MiB)."]
+                  f"(one layer's keys and values, the residual stream and 256 MiB are {m['bound'] / 2**20:.0f} MiB); {moving(m)}."]
     for s in r["streaming"]:
         lines += ["", f"Streaming {s['tokens']:,} tokens with {s['model']}, {s['method']} of {BUDGET} rows: {s['first']:.0f} tokens/s among the first 100K, "
-                  f"{s['last']:.0f} among the last, {s['above_weights'] / 2**20:.0f} MiB above the weights."]
+                  f"{s['last']:.0f} among the last, {s['above_weights'] / 2**20:.0f} MiB above the weights; {moving(s)}."]
     return "\n".join(lines) + "\n"
 
 
