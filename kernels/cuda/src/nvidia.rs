@@ -3,6 +3,8 @@
 //! Kernels come as one fat binary for each file of `device/`: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
 //! driver compiles for anything else. All work goes to one stream, and copies that run beside it to a second one.
 
+mod fault;
+mod found;
 mod streams;
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,152 +16,12 @@ use cudarc::driver::{DriverError, result, sys};
 use crate::candle::Launchers;
 use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
+use fault::Fault;
+pub use found::{Card, NoCard, cards};
+use found::{begin, facts, none, sentence};
 use streams::{Graph, Mark, wait_for};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
-
-/// Oldest driver interface that loads what the compiler in use makes: CUDA 13.0, driver 580.
-const OLDEST_DRIVER: i32 = 13_000;
-/// Oldest compute capability that there are kernels for: Turing.
-const OLDEST_CARD: u32 = 75;
-
-/// A graphics card of this computer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
-    /// Its number, as in `--device cuda:0`.
-    pub ordinal: usize,
-    /// What it is.
-    pub facts: Facts,
-    /// Bytes that are free now.
-    pub free: u64,
-}
-
-/// Why no graphics card can be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoCard {
-    /// There is no driver.
-    #[error("no NVIDIA driver was found (libcuda); without one Kept answers on the processor")]
-    NoDriver,
-    /// The driver is older than the kernels.
-    #[error(
-        "the NVIDIA driver speaks CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
-    )]
-    OldDriver {
-        /// Its version.
-        have: String,
-    },
-    /// The driver found nothing it can use.
-    #[error("the NVIDIA driver found no usable graphics card: {reason}")]
-    None {
-        /// What the driver said.
-        reason: String,
-    },
-    /// There is no such card.
-    #[error("there is no graphics card cuda:{ordinal}; this computer has {count}")]
-    NoSuch {
-        /// The number asked for.
-        ordinal: usize,
-        /// How many there are.
-        count: usize,
-    },
-    /// The card is older than the kernels.
-    #[error(
-        "the graphics card {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer",
-        capability / 10,
-        capability % 10
-    )]
-    OldCard {
-        /// Its name.
-        name: String,
-        /// Compute capability times ten.
-        capability: u32,
-    },
-}
-
-fn none(error: DriverError) -> NoCard {
-    NoCard::None {
-        reason: sentence(error),
-    }
-}
-
-/// What the driver says of an error.
-fn sentence(error: DriverError) -> String {
-    match error.error_string() {
-        Ok(words) => words.to_string_lossy().into_owned(),
-        Err(_) => format!("error {:?}", error.0),
-    }
-}
-
-/// Loads the driver and counts the cards.
-fn begin() -> Result<usize, NoCard> {
-    // SAFETY: only looks for a library.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(NoCard::NoDriver);
-    }
-    let mut version = 0;
-    // SAFETY: the place is there; this call needs no initialisation.
-    unsafe { sys::cuDriverGetVersion(&mut version) }
-        .result()
-        .map_err(none)?;
-    if version < OLDEST_DRIVER {
-        let have = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return Err(NoCard::OldDriver { have });
-    }
-    result::init().map_err(none)?;
-    let count = result::device::get_count().map_err(none)?;
-    match count {
-        0 => Err(NoCard::None {
-            reason: "there is none".to_owned(),
-        }),
-        count => Ok(count as usize),
-    }
-}
-
-fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
-    use sys::CUdevice_attribute as Of;
-    let device = result::device::get(ordinal as i32)?;
-    // SAFETY: a device that the driver gave.
-    let attribute = |of| unsafe { result::device::get_attribute(device, of) };
-    let major = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let facts = Facts {
-        name: result::device::get_name(device)?,
-        capability: (major * 10 + minor) as u32,
-        multiprocessors: attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
-        shared_bytes: attribute(Of::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
-        // SAFETY: as above.
-        memory: unsafe { result::device::total_mem(device)? } as u64,
-    };
-    Ok((device, facts))
-}
-
-/// The graphics cards of this computer, with the memory that is free on each now.
-///
-/// # Errors
-/// Why there is none.
-pub fn cards() -> Result<Vec<Card>, NoCard> {
-    let count = begin()?;
-    let card = |ordinal| {
-        let (device, facts) = facts(ordinal)?;
-        // SAFETY: a device that the driver gave; what is retained is released.
-        let free = unsafe {
-            let context = result::primary_ctx::retain(device)?;
-            result::ctx::set_current(context)?;
-            let free = result::mem_get_info().map(|(free, _)| free as u64);
-            result::primary_ctx::release(device)?;
-            free?
-        };
-        Ok(Card {
-            ordinal,
-            facts,
-            free,
-        })
-    };
-    (0..count)
-        .map(card)
-        .collect::<Result<_, DriverError>>()
-        .map_err(none)
-}
 
 /// The graphics card `ordinal`, ready for work.
 ///
@@ -171,12 +33,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
         return Err(NoCard::NoSuch { ordinal, count });
     }
     let (device, facts) = facts(ordinal).map_err(none)?;
-    if facts.capability < OLDEST_CARD {
-        return Err(NoCard::OldCard {
-            name: facts.name,
-            capability: facts.capability,
-        });
-    }
+    found::new_enough(&facts)?;
     // The context stays until the process ends: candle's launchers remember what they asked of it.
     // SAFETY: a device that the driver gave.
     let nvidia = unsafe {
@@ -194,6 +51,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
             functions: Mutex::default(),
             on_host: Mutex::default(),
             poisons: std::env::var_os("KEPT_CARD_POISON").is_some(),
+            fault: Fault::of_environment()?,
         };
         for image in FAT_BINARIES {
             // The driver reads words of eight bytes, and what is embedded may begin anywhere.
@@ -220,6 +78,8 @@ struct Nvidia {
     products: Launchers,
     /// Whether memory is given out full of NaN, so that a kernel which leaves out a number is seen (`KEPT_CARD_POISON`).
     poisons: bool,
+    /// A failure on purpose.
+    fault: Option<Fault>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
@@ -437,6 +297,10 @@ impl Driver for Nvidia {
     ) -> Result<(), DeviceError> {
         self.current()?;
         let function = self.function(name)?;
+        if let Some(fault) = &self.fault {
+            // SAFETY: this object's own stream and context.
+            unsafe { fault.before_launch(self.stream) }.map_err(self.failed(name))?;
+        }
         let [x, y, z] = geometry.grid;
         let [threads_x, threads_y, threads_z] = geometry.block;
         // The driver copies the struct before it returns.

@@ -1,0 +1,70 @@
+//! A fault on purpose, for tests of what becomes of one: with `KEPT_CARD_FAULT=N` in the environment a kernel that traps runs before the Nth
+//! launch, after which the driver refuses everything that this process asks of its cards.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::{result, sys};
+
+use super::found::{NoCard, none};
+
+const VARIABLE: &str = "KEPT_CARD_FAULT";
+
+/// The driver compiles it. As machine code for all cards it would be one more kernel of every build.
+const TRAP: &CStr = c".version 6.3
+.target sm_75
+.address_size 64
+.visible .entry kept_trap()
+{
+    trap;
+    ret;
+}
+";
+
+/// The kernel, and when it runs.
+pub(super) struct Fault {
+    kernel: sys::CUfunction,
+    at: u64,
+    launches: AtomicU64,
+}
+
+impl Fault {
+    /// The one that the environment names, if any.
+    ///
+    /// # Safety
+    /// A context is current, and stays.
+    pub(super) unsafe fn of_environment() -> Result<Option<Self>, NoCard> {
+        let Ok(at) = std::env::var(VARIABLE) else {
+            return Ok(None);
+        };
+        let at = at.parse().map_err(|_| NoCard::None {
+            reason: format!("{VARIABLE}={at} is no number of a launch"),
+        })?;
+        // SAFETY: text that ends with a zero; the module is never unloaded.
+        let kernel = unsafe {
+            let module = result::module::load_data(TRAP.as_ptr().cast::<c_void>());
+            let name = CString::new("kept_trap").expect("no zeros");
+            module.and_then(|module| result::module::get_function(module, name))
+        };
+        Ok(Some(Self {
+            kernel: kernel.map_err(none)?,
+            at,
+            launches: AtomicU64::new(0),
+        }))
+    }
+
+    /// To be called before every launch.
+    ///
+    /// # Safety
+    /// The stream is of the context in which this was made, which is current.
+    pub(super) unsafe fn before_launch(
+        &self,
+        stream: sys::CUstream,
+    ) -> Result<(), cudarc::driver::DriverError> {
+        if self.launches.fetch_add(1, Ordering::Relaxed) + 1 != self.at {
+            return Ok(());
+        }
+        // SAFETY: a kernel without parameters; the caller's promise for the rest.
+        unsafe { result::launch_kernel(self.kernel, (1, 1, 1), (1, 1, 1), 0, stream, &mut []) }
+    }
+}
