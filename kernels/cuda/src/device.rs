@@ -114,6 +114,12 @@ impl Device {
         if geometry.grid.contains(&0) {
             return Ok(());
         }
+        if let Some(too_many) = geometry.beyond_a_card() {
+            return Err(DeviceError::Grid {
+                kernel: name.to_owned(),
+                blocks: too_many,
+            });
+        }
         // SAFETY: a live struct; its padding is never looked at, only passed on.
         let bytes = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(parameters).cast::<u8>(), size_of::<P>())

@@ -31,6 +31,18 @@ pub struct Geometry {
     pub shared_bytes: u32,
 }
 
+/// The most blocks of a grid in each direction: the same for every card that there are kernels for.
+pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
+impl Geometry {
+    /// The blocks of the first direction in which the grid has more than a card takes.
+    pub fn beyond_a_card(&self) -> Option<u32> {
+        let each = self.grid.into_iter().zip(MOST_BLOCKS);
+        each.into_iter()
+            .find_map(|(blocks, most)| (blocks > most).then_some(blocks))
+    }
+}
+
 /// Memory of a device, by address.
 pub type Address = u64;
 

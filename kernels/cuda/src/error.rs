@@ -29,6 +29,16 @@ pub enum DeviceError {
         /// What the driver said.
         reason: String,
     },
+    /// A kernel would run over more than a card can number.
+    #[error(
+        "{kernel} would take {blocks} blocks in a direction of its grid, more than a graphics card has numbers for; read a shorter document or use --device cpu"
+    )]
+    Grid {
+        /// The kernel.
+        kernel: String,
+        /// Blocks that were asked for.
+        blocks: u32,
+    },
     /// There is no kernel for these heads.
     #[error(
         "there is no CUDA kernel for heads of {head_dim} numbers (there are for {supported}); use --device cpu"
