@@ -7,10 +7,10 @@ mod moments;
 
 use kept_kernels::{
     HeadShape, LastRows, Normalise, RowStore, Scale, Stop, Stopped, WindowScores, add_column_sums,
-    log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
+    log_sum_exp, mark_below_average, most_alike, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, Ramp};
+use kept_policies::{Future, FutureQueries, HeadRows, Ramp};
 
 pub use moments::{AverageTurn, QueryMoments};
 
@@ -243,6 +243,20 @@ impl Measured {
 /// Whether two requests want the same queries' statistics.
 fn same_moments(a: Future, b: Future) -> bool {
     (a.skip, a.covariance) == (b.skip, b.covariance)
+}
+
+/// [`kept_policies::most_alike`] with all threads and vectors.
+///
+/// # Panics
+/// As [`kept_kernels::most_alike`].
+pub fn alike(rows: &HeadRows<'_>, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
+    most_alike(
+        [rows.keys, rows.values],
+        rows.head_dim,
+        tokens,
+        others,
+        best,
+    );
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops, `stored.rs`: how rows
 //!   of each type come into registers.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
+//! - `most_alike.rs`: [`most_alike`], which of some tokens a token is most like; `rows/alike.rs`: how alike two kept rows are.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
@@ -38,6 +39,7 @@ mod heads;
 mod in_words;
 pub mod mapped;
 mod measure;
+mod most_alike;
 mod packed;
 mod panel;
 mod pass;
@@ -72,6 +74,7 @@ pub use in_words::in_words;
 pub use measure::{
     LastRows, add_column_sums, log_sum_exp, mark_below_average, row_probabilities, words,
 };
+pub use most_alike::most_alike;
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use quantised::QuantisedRows;

@@ -22,9 +22,9 @@
 use crate::ems_decode::{Head, Rules};
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
-    ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, Needs,
-    Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions, PromptShape,
-    Retention, Softmax, Window, group_reduce, pool,
+    ClassHead, ClassTable, Entry, GroupReduce, HeadRows, MergedHead, MethodInfo, ModelShape,
+    MostAlike, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos,
+    Positions, PromptShape, Retention, Softmax, Window, group_reduce, most_alike, pool,
 };
 
 /// Shown in the table of methods.
@@ -216,7 +216,14 @@ impl Policy for Ems {
             let part = head * size..(head + 1) * size;
             let kept = match n <= rows {
                 true => whole(&loc),
-                false => self.merge(&glo, &loc, &keys[part.clone()], &values[part]),
+                false => {
+                    let rows = HeadRows {
+                        keys: &keys[part.clone()],
+                        values: &values[part],
+                        head_dim: size / n,
+                    };
+                    self.merge(&glo, &loc, &rows, observation.alike.unwrap_or(most_alike))
+                }
             };
             let room = (self.entries, self.rows);
             heads.push(Head::new(self.rules, &kept, &glo, &loc, room).boxed());
@@ -263,8 +270,8 @@ fn whole(loc: &[f32]) -> MergedHead {
 }
 
 impl Ems {
-    /// Cuts one head: `glo`, `loc` `[n]`, `keys`, `values` `[n, head_dim]`.
-    fn merge(&self, glo: &[f32], loc: &[f32], keys: &[f32], values: &[f32]) -> MergedHead {
+    /// Cuts one head: `glo`, `loc` `[n]`.
+    fn merge(&self, glo: &[f32], loc: &[f32], rows: &HeadRows<'_>, alike: MostAlike) -> MergedHead {
         let Rules {
             window,
             centres,
@@ -273,7 +280,7 @@ impl Ems {
             protect,
             sinks,
         } = self.rules;
-        let (n, dim) = (glo.len(), keys.len() / glo.len());
+        let n = glo.len();
         let prefix = n - window;
         let mut scores = vec![0.0; n];
         global_local(glo, loc, &mut scores);
@@ -291,11 +298,6 @@ impl Ems {
         centre.extend(prefix..n);
         centre.sort_unstable();
 
-        let unit = |of: &[f32], tokens: &[usize]| -> Vec<f32> {
-            let row = |&t: &usize| unit(&of[t * dim..][..dim]);
-            tokens.iter().flat_map(row).collect()
-        };
-        let (open_keys, open_values) = (unit(keys, &open), unit(values, &open));
         let class_of = |token: usize| centre.binary_search(&token).map(|c| c as u32);
         let entry = |token: usize, class: u32| Entry {
             pos: Pos(token as u32),
@@ -306,15 +308,14 @@ impl Ems {
             .zip(&centre)
             .map(|(class, &token)| entry(token, class))
             .collect();
-        for &token in mergeable {
-            let (key, value) = (unit(keys, &[token]), unit(values, &[token]));
-            let rows = open_keys
-                .chunks_exact(dim)
-                .zip(open_values.chunks_exact(dim));
-            let alike = rows.map(|(k, v)| dot(&key, k) * dot(&value, v));
-            if let Some((best, alike)) = first_largest(alike)
-                && alike >= tau
-                && let Ok(class) = class_of(open[best])
+        let numbers = |of: &[usize]| -> Vec<u32> { of.iter().map(|&token| token as u32).collect() };
+        let mut best = vec![(0, f32::NEG_INFINITY); mergeable.len()];
+        if !open.is_empty() {
+            alike(rows, &numbers(mergeable), &numbers(&open), &mut best);
+        }
+        for (&token, (best, alike)) in mergeable.iter().zip(best) {
+            if alike >= tau
+                && let Ok(class) = class_of(open[best as usize])
             {
                 kept.push(entry(token, class));
             }
@@ -345,34 +346,4 @@ fn sum(of: &[f32]) -> f64 {
         }
     }
     sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
-}
-
-/// The first of the largest.
-pub(crate) fn first_largest(values: impl Iterator<Item = f32>) -> Option<(usize, f32)> {
-    let indexed = values.enumerate();
-    indexed.fold(None, |best: Option<(usize, f32)>, (i, x)| match best {
-        Some((_, most)) if x <= most => best,
-        _ => Some((i, x)),
-    })
-}
-
-/// The row at length 1; one of no length stays as it is.
-fn unit(row: &[f32]) -> Vec<f32> {
-    let length = dot(row, row).sqrt().max(1e-12);
-    row.iter().map(|x| x / length).collect()
-}
-
-/// Dot product, in lanes that the compiler makes vectors of.
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0f32; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a.iter().zip(b) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    sums.iter().sum::<f32>() + rest
 }

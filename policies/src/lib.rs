@@ -54,7 +54,8 @@ pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
 pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 pub use merge::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, HeadRows, MergedHead,
+    MostAlike, Union, most_alike,
 };
 pub use parameters::{Parameter, Parameters};
 pub use policy::{

@@ -59,6 +59,46 @@ impl MergedHead {
     }
 }
 
+/// Keys and values of one kv head of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadRows<'a> {
+    /// `[n, head_dim]`
+    pub keys: &'a [f32],
+    /// `[n, head_dim]`
+    pub values: &'a [f32],
+    /// Numbers of a row.
+    pub head_dim: usize,
+}
+
+/// For each of `tokens` the first of `others` (one at least) whose key and value are most like its own, by the product of both cosines:
+/// written to `best [tokens]` as its index among `others` and the product. Whoever shows a method its rows may do it faster than
+/// [`most_alike`].
+pub type MostAlike =
+    fn(rows: &HeadRows<'_>, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]);
+
+/// [`MostAlike`] in plain loops.
+pub fn most_alike(rows: &HeadRows<'_>, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
+    let row = |of: &[f32], token: u32| -> Vec<f32> {
+        let row = &of[token as usize * rows.head_dim..][..rows.head_dim];
+        let length = dot(row, row).sqrt().max(1e-12);
+        row.iter().map(|x| x / length).collect()
+    };
+    let units = |token: &u32| [row(rows.keys, *token), row(rows.values, *token)];
+    let others: Vec<_> = others.iter().map(units).collect();
+    for (token, best) in tokens.iter().zip(best) {
+        let [key, value] = units(token);
+        let alike = others.iter().map(|[k, v]| dot(&key, k) * dot(&value, v));
+        *best = (0u32..)
+            .zip(alike)
+            .reduce(|best, next| if next.1 > best.1 { next } else { best })
+            .expect("somebody to be like");
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// The rows of one kv head's classes, as they are stored.
 pub trait ClassRows {
     /// Cosine of a class's key with the key of each of the rows `others`, written to `cosines`; 0 where a key has no length.

@@ -12,7 +12,7 @@
 
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 use crate::token_scores::TokenScores;
-use crate::{ClassHead, ClassTable, MergedHead, PolicyError};
+use crate::{ClassHead, ClassTable, MergedHead, MostAlike, PolicyError};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -178,6 +178,8 @@ pub struct Observation<'a> {
     pub keys: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.
     pub values: Option<&'a [f32]>,
+    /// A faster way than [`most_alike`](crate::most_alike) to compare them, if there is one.
+    pub alike: Option<MostAlike>,
 }
 
 /// What a layer keeps of the prompt.

@@ -5,10 +5,10 @@
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments, alike};
 use kept_policies::{
-    BelowAverage, FutureQueries, ModelShape, Needs, Observation, Policy, Pos, PromptShape,
-    Retention, Row, Softmax, StepObservation, build,
+    BelowAverage, FutureQueries, ModelShape, MostAlike, Needs, Observation, Policy, Pos,
+    PromptShape, Retention, Row, Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
@@ -97,6 +97,7 @@ struct Seen {
     future: Option<(Vec<f32>, Vec<f32>)>,
     reread: Option<Vec<f32>>,
     rows: bool,
+    alike: Option<MostAlike>,
 }
 
 impl Seen {
@@ -157,6 +158,7 @@ impl Seen {
             future,
             reread,
             rows: needs.rows,
+            alike: (measured == Measured::ByKernel).then_some(alike),
         }
     }
 
@@ -183,6 +185,7 @@ impl Seen {
             reread: self.reread.as_deref(),
             keys: self.rows.then_some(case.k.as_slice()),
             values: self.rows.then_some(case.v.as_slice()),
+            alike: self.alike,
         }
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Scale, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments, alike};
 use kept_engine::policies::{BelowAverage, FutureQueries, Needs, Observation, Ramp, Softmax};
 
 use super::tensors::{HeadMajor, Tensors};
@@ -118,6 +118,7 @@ impl Seen {
             reread: self.reread.as_deref(),
             keys: self.rows.then_some(k.data.as_slice()),
             values: self.rows.then_some(v.data.as_slice()),
+            alike: Some(alike),
         }
     }
 }

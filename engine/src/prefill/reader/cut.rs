@@ -7,7 +7,7 @@ use kept_policies::{BelowAverage, Observation, Policy, Pos, Positions, Retention
 use super::Reader;
 use crate::EngineError;
 use crate::compact::{CompactLayer, Gather};
-use crate::observe::{LastQueries, ramp_weights};
+use crate::observe::{LastQueries, alike, ramp_weights};
 use crate::prefill::check::check;
 use crate::shape::attention_scale;
 
@@ -175,6 +175,7 @@ impl Reader<'_> {
                     .then_some(&self.known_scores)),
             keys: keys.map(RowStore::as_slice),
             values: keys.map(|_| scratch.values.as_slice()),
+            alike: Some(alike),
         }
     }
 
