@@ -4,7 +4,7 @@
 mod cards;
 
 use cards::*;
-use kept_cuda::emulated::{self, Meter};
+use kept_cuda::{Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Policy;
@@ -266,7 +266,7 @@ fn tokens_are_drawn_of_the_likeliest() {
 #[test]
 fn what_is_taken_of_a_card_is_seen() {
     let file = tiny(&small("llama", 2));
-    let card = emulated::device(86, 1 << 30);
+    let card = limited(1 << 30).0;
     let engine = kept_engine::Engine::open(&file.path).expect("a model");
     assert!(engine.watch_card().expect("none").is_none());
     let engine = engine.on_card(card.clone()).expect("room");

@@ -117,7 +117,7 @@ fn what_a_card_will_hold_is_known_before() {
         ("ems", CacheType::F16, 60),
         ("kvzip", CacheType::F16, 60),
     ] {
-        let (card, meter) = emulated::metered(86, 1 << 30);
+        let (card, meter) = limited(1 << 30);
         let engine = Engine::open(&file.path).expect("a model");
         let engine = engine.with_cache(cache).on_card(card).expect("it fits");
         let model = engine.model();

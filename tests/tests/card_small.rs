@@ -60,6 +60,40 @@ fn layers_that_have_no_room_are_read_from_the_host() {
     }
 }
 
+/// The same on the card of this computer, where there is one, with layers that are large beside what its products need for themselves.
+#[test]
+fn layers_that_a_part_of_a_card_has_no_room_for_are_read_from_the_host() {
+    let ffn = match is_emulated(&cards()[0]) {
+        true => 1024,
+        false => 16 << 10,
+    };
+    let file = tiny(&TinyLlama {
+        ffn,
+        ..heavy("llama", 4)
+    });
+    let whole = on_card(open(&file.path), &limited(ROOMY).0);
+    let all = bytes(&whole).0;
+    // Ever less of it, until a part of the layers has no room.
+    let memory = (0..40u64)
+        .map(|step| all * (60 - step) / 30)
+        .find(|&memory| {
+            let there = open(&file.path).on_card(limited(memory).0.rehearsal());
+            there.is_ok_and(|there| bytes(&there).1 > all / 5)
+        });
+    let memory = memory.expect("a part of them stays");
+    let (card, meter) = limited(memory);
+    let parted = on_card(open(&file.path), &card);
+    let ids = ids(40, whole.config().vocab);
+    for method in [("snapkv", "w=8", 24), ("h2o", "", 24)] {
+        let expected = run((&whole, CacheType::F16), method, &ids, Err(3));
+        let found = run((&parted, CacheType::F16), method, &ids, Err(3));
+        assert_eq!(found.map, expected.map, "{method:?}");
+        assert_eq!(found.tokens, expected.tokens, "{method:?}");
+        assert!(found.logits == expected.logits, "{method:?}");
+    }
+    assert!(meter.most() <= memory);
+}
+
 fn read(
     model: &Model,
     (method, set, budget): (&str, &str, usize),
@@ -87,8 +121,7 @@ fn a_residual_stream_that_has_no_room_lies_on_the_host() {
     ] {
         let file = tiny(&heavy(arch, 2));
         // Copies beside the computation run as late as they may, and at once.
-        let (at_once, meter) = emulated::metered(86, ROOMY);
-        meter.copies_at_once();
+        let at_once = emulated::hasty(86, ROOMY);
         for card in [&cards()[0], &at_once] {
             let model = on_card(open(&file.path), card);
             let (expected, needed) = read(&model, method, None);

@@ -65,8 +65,7 @@ fn a_vault_is_the_processors_and_the_cards() {
     let here = open(&file.path);
     let there = on_card(open(&file.path), &cards()[0]);
     // With copies beside the computation as late as they may be, and at once.
-    let (at_once, meter) = emulated::metered(86, 1 << 30);
-    meter.copies_at_once();
+    let at_once = emulated::hasty(86, 1 << 30);
     let hasty = on_card(open(&file.path), &at_once);
     let ways = [
         (&here, &there),

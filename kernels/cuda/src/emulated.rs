@@ -9,10 +9,10 @@ mod products;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
+use crate::metered::{Meter, metered as meter};
 use crate::{Device, DeviceError};
 use beside::Beside;
 
@@ -47,9 +47,6 @@ struct Emulated {
     facts: Facts,
     kernels: HashMap<&'static str, Kernel>,
     memory: Mutex<HashMap<Address, Held>>,
-    /// Bytes that may be taken.
-    limit: u64,
-    counts: Arc<Counts>,
     /// Launches that are noted and not run, while it records.
     recording: Mutex<Option<Vec<Launch>>>,
     beside: Arc<Beside>,
@@ -104,13 +101,10 @@ fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
 struct Noted {
     device: String,
     launches: Vec<Launch>,
-    counts: Arc<Counts>,
 }
 
 impl Recording for Noted {
     unsafe fn run(&self) -> Result<(), DeviceError> {
-        count(&self.counts.runs, 1);
-        count(&self.counts.launches, self.launches.len());
         for launch in &self.launches {
             // SAFETY: the caller's promise.
             unsafe { launch.run(&self.device) }?;
@@ -119,63 +113,25 @@ impl Recording for Noted {
     }
 }
 
-/// What was asked of it so far.
-#[derive(Default)]
-struct Counts {
-    /// The most bytes that were taken at once.
-    most: AtomicU64,
-    taken: AtomicU64,
-    launches: AtomicU64,
-    runs: AtomicU64,
-    sent: AtomicU64,
-    brought: AtomicU64,
-}
-
-/// What has been asked of an emulated device.
-#[derive(Clone)]
-pub struct Meter(Arc<Emulated>);
-
-impl Meter {
-    /// The most bytes that were taken at once.
-    pub fn most(&self) -> u64 {
-        self.0.counts.most.load(Ordering::Relaxed)
-    }
-
-    /// Kernels that were started, products included.
-    pub fn launches(&self) -> u64 {
-        self.0.counts.launches.load(Ordering::Relaxed)
-    }
-
-    /// How often memory was taken.
-    pub fn allocations(&self) -> u64 {
-        self.0.counts.taken.load(Ordering::Relaxed)
-    }
-
-    /// How often a recording was run; its kernels are counted as started.
-    pub fn runs(&self) -> u64 {
-        self.0.counts.runs.load(Ordering::Relaxed)
-    }
-
-    /// From here on copies beside other work run when they are asked for, and not when they are waited for.
-    pub fn copies_at_once(&self) {
-        self.0.beside.run_at_once();
-    }
-
-    /// Bytes that came from the host, and that went there.
-    pub fn carried(&self) -> (u64, u64) {
-        let Counts { sent, brought, .. } = &*self.0.counts;
-        let [sent, brought] = [sent, brought].map(|bytes| bytes.load(Ordering::Relaxed));
-        (sent, brought)
-    }
-}
-
 /// A device on the CPU, of the given compute capability (75, 80, 86, 89 or 90), with `memory` bytes.
 pub fn device(capability: u32, memory: u64) -> Device {
     metered(capability, memory).0
 }
 
-/// [`device`], and what is taken of it.
+/// [`device`], and what is asked of it.
 pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
+    meter(&Device::new(emulated(capability)), memory)
+}
+
+/// [`device`] whose copies beside other work run when they are asked for, and not when they are waited for.
+pub fn hasty(capability: u32, memory: u64) -> Device {
+    let emulated = emulated(capability);
+    emulated.beside.run_at_once();
+    meter(&Device::new(emulated), memory).0
+}
+
+/// Without an end to its memory.
+fn emulated(capability: u32) -> Arc<Emulated> {
     // What NVIDIA's programming guide lists for a block of each.
     let shared_kib = match capability {
         75 => 64,
@@ -183,25 +139,22 @@ pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
         86 | 89 => 99,
         _ => 227,
     };
-    let emulated = Arc::new(Emulated {
+    Arc::new(Emulated {
         facts: Facts {
             name: format!("emulated sm_{capability}"),
             capability,
             multiprocessors: 4,
             shared_bytes: shared_kib << 10,
-            memory,
+            memory: u64::MAX,
         },
         kernels: KERNELS
             .iter()
             .map(|(name, kernel)| (name.trim_start_matches("emulated_"), *kernel))
             .collect(),
         memory: Mutex::default(),
-        limit: memory,
-        counts: Arc::default(),
         recording: Mutex::default(),
         beside: Arc::default(),
-    });
-    (Device::new(emulated.clone()), Meter(emulated))
+    })
 }
 
 /// The names of all kernels, as a driver launches them.
@@ -210,18 +163,7 @@ pub fn kernels() -> impl Iterator<Item = &'static str> {
     names.map(|(name, _)| name.trim_start_matches("emulated_"))
 }
 
-fn count(counter: &AtomicU64, more: usize) {
-    counter.fetch_add(more as u64, Ordering::Relaxed);
-}
-
 impl Emulated {
-    fn taken(&self) -> u64 {
-        let memory = self.memory.lock().expect("nobody panics inside");
-        let own = memory.values().filter(|held| !held.on_host);
-        own.map(|held| (held.words.len() * 8 - 2 * GUARD) as u64)
-            .sum()
-    }
-
     /// Whether an address is of the host's memory.
     fn holds_for_host(&self, address: Address) -> bool {
         let memory = self.memory.lock().expect("nobody panics inside");
@@ -275,7 +217,7 @@ impl Emulated {
 
 impl Emulated {
     /// As a card: while it records, launches are all that may be asked for.
-    fn not_recording(&self, what: &str) -> Result<(), DeviceError> {
+    fn ready(&self, what: &str) -> Result<(), DeviceError> {
         match &*self.recording.lock().expect("nobody panics inside") {
             None => Ok(()),
             Some(_) => Err(failed(
@@ -293,24 +235,12 @@ impl Driver for Emulated {
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        Ok(self.limit - self.taken())
+        Ok(self.facts.memory)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.not_recording("taking memory")?;
-        count(&self.counts.taken, 1);
-        let free = self.free_memory()?;
-        if bytes as u64 > free {
-            return Err(DeviceError::OutOfMemory {
-                device: self.facts.name.clone(),
-                needed: bytes as u64,
-                free,
-            });
-        }
-        let address = self.hold(bytes, false);
-        let most = &self.counts.most;
-        most.fetch_max(self.taken(), Ordering::Relaxed);
-        Ok(address)
+        self.ready("taking memory")?;
+        Ok(self.hold(bytes, false))
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
@@ -318,7 +248,7 @@ impl Driver for Emulated {
     }
 
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.not_recording("taking memory")?;
+        self.ready("taking memory")?;
         Ok(self.hold(bytes, true))
     }
 
@@ -327,23 +257,21 @@ impl Driver for Emulated {
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
-        self.not_recording("copying to it")?;
-        count(&self.counts.sent, from.len());
+        self.ready("copying to it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
-        self.not_recording("copying from it")?;
-        count(&self.counts.brought, to.len());
+        self.ready("copying from it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.not_recording("copying on it")?;
+        self.ready("copying on it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -355,14 +283,7 @@ impl Driver for Emulated {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.not_recording("copying beside its work")?;
-        // What crosses between the host and the device is counted as of any other copy.
-        let (sent, brought) = (self.holds_for_host(from), self.holds_for_host(to));
-        match (sent, brought) {
-            (true, false) => count(&self.counts.sent, bytes),
-            (false, true) => count(&self.counts.brought, bytes),
-            _ => {}
-        }
+        self.ready("copying beside its work")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.beside.copy(to, from, bytes) }))
     }
@@ -373,7 +294,7 @@ impl Driver for Emulated {
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.not_recording("clearing memory")?;
+        self.ready("clearing memory")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
         Ok(())
@@ -412,13 +333,12 @@ impl Driver for Emulated {
             noted.push(launch);
             return Ok(());
         }
-        count(&self.counts.launches, 1);
         // SAFETY: the caller's promise.
         unsafe { launch.run(&self.facts.name) }
     }
 
     fn begin_recording(&self) -> Result<(), DeviceError> {
-        self.not_recording("recording")?;
+        self.ready("recording")?;
         *self.recording.lock().expect("nobody panics inside") = Some(Vec::new());
         Ok(())
     }
@@ -430,7 +350,6 @@ impl Driver for Emulated {
         Ok(Box::new(Noted {
             device: self.facts.name.clone(),
             launches,
-            counts: self.counts.clone(),
         }))
     }
 
@@ -439,6 +358,6 @@ impl Driver for Emulated {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
-        Ok(())
+        self.ready("its work")
     }
 }

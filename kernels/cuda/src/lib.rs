@@ -4,6 +4,7 @@
 //! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
 //! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
 //! - `nvidia.rs`: the driver, with the feature `cuda`.
+//! - `metered.rs`: for tests, a driver before another that limits and counts.
 //! - `rehearsal.rs`: a driver that counts what would be taken of another.
 //! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
 //! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
@@ -36,6 +37,8 @@ mod error;
 mod indices;
 mod keep;
 mod kept;
+#[cfg(feature = "emulated")]
+mod metered;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
 mod rates;
@@ -58,6 +61,8 @@ pub use error::DeviceError;
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
+#[cfg(feature = "emulated")]
+pub use metered::{Meter, metered};
 pub use rates::{Rates, RatesOf};
 pub use recorded::Recorded;
 pub use rows::LayerRows;

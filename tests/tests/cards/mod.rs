@@ -25,6 +25,28 @@ pub fn cards() -> Vec<kept_cuda::Device> {
         .into()
 }
 
+/// The graphics card of this computer, in a build for it; else an emulated one with `memory` bytes.
+pub fn card_of(memory: u64) -> kept_cuda::Device {
+    let card = cards().remove(0);
+    match is_emulated(&card) {
+        true => emulated::device(90, memory),
+        false => card,
+    }
+}
+
+/// The graphics card of this computer, in a build for it, else an emulated one; no more than `memory` bytes of it, and what is asked of it.
+pub fn limited(memory: u64) -> (kept_cuda::Device, kept_cuda::Meter) {
+    let card = cards().remove(0);
+    match is_emulated(&card) {
+        true => emulated::metered(86, memory),
+        false => kept_cuda::metered(&card, memory),
+    }
+}
+
+pub fn is_emulated(card: &kept_cuda::Device) -> bool {
+    card.facts().name.starts_with("emulated")
+}
+
 pub fn on_card(model: Model, card: &kept_cuda::Device) -> Model {
     model
         .on_card(card.clone())

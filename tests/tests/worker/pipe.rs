@@ -49,10 +49,16 @@ impl Worker {
 
     /// Starts one with variables of the environment set.
     pub fn start_with(variables: &[(&str, &str)]) -> Self {
+        Self::start_as(&[], variables)
+    }
+
+    /// Starts one with words on its command line and variables of the environment set.
+    pub fn start_as(words: &[&str], variables: &[(&str, &str)]) -> Self {
         let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
         // Never where the person at this computer has theirs.
         let vaults = tempfile::tempdir().expect("a temporary folder");
         let mut child = Command::new(terminal::program().with_file_name(name))
+            .args(words)
             .env_remove("KEPT_LOG")
             .env("KEPT_VAULTS", vaults.path())
             .envs(variables.iter().copied())

@@ -3,7 +3,7 @@
 use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
-use super::{Emulated, count, failed};
+use super::{Emulated, failed};
 use crate::DeviceError;
 use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
 
@@ -36,8 +36,7 @@ impl Products for Emulated {
         (rows, cols): (usize, usize),
         out: Address,
     ) -> Result<(), DeviceError> {
-        self.not_recording("candle's products")?;
-        count(&self.counts.launches, 1);
+        self.ready("candle's products")?;
         // SAFETY: the caller's promise.
         unsafe { self.copy(out, x, rows * cols * size_of::<f32>()) }
     }
@@ -50,8 +49,7 @@ impl Products for Emulated {
             count,
             ..
         } = product;
-        self.not_recording("candle's products")?;
-        super::count(&self.counts.launches, 1);
+        self.ready("candle's products")?;
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
         let (weights, inputs, out) = unsafe {
