@@ -4,6 +4,7 @@
 //!
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
 
+mod ahead;
 mod carrying;
 mod looking;
 mod residual;
@@ -22,8 +23,11 @@ use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 
 use super::repetition::Repetition;
+use crate::EngineError;
 use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
+use crate::vault::{LayerNumbers, Vault};
+use ahead::Carrier;
 use carrying::{Leaving, SENT_AT_ONCE};
 use residual::Residual;
 
@@ -61,6 +65,8 @@ pub(super) struct CardReading<'a> {
     marks: Buffer<u64>,
     /// Rows of a vault on their way here, where there may be one.
     sending: Option<Sending>,
+    /// And of the layer behind, where the card has room for them.
+    ahead: Option<Carrier>,
     /// And those that are left in one.
     leaving: Option<Leaving>,
     /// `[AT_ONCE, head_dim]`: kept rows on their way to the host.
@@ -98,14 +104,24 @@ pub(super) struct CardChunk<'c> {
 }
 
 impl<'a> CardReading<'a> {
-    /// Everything is allocated here. The residual stream is still to be written.
+    /// Everything is allocated here. The residual stream is still to be written. With `ahead` layers of a vault, of so many bytes, can be
+    /// brought while others are looked at: in the place of the residual stream of tokens that are known, which is larger.
     pub(super) fn new(
         card: &'a CardModel,
         model: &Model,
         rope: &RopeTable,
         sizes: &[Sizes],
+        ahead: usize,
     ) -> Result<Self, DeviceError> {
-        Self::on(card.device(), card, model, rope, sizes)
+        let saved = sizes[0].known() * model.config().width * size_of::<f32>();
+        let ahead = match ahead > 0 && ahead <= saved && !sizes[0].residual_on_host {
+            true => Some(Carrier::new(card.device(), ahead)?),
+            false => None,
+        };
+        Ok(Self {
+            ahead,
+            ..Self::on(card.device(), card, model, rope, sizes)?
+        })
     }
 
     /// What it would take of the card, without the weights.
@@ -168,6 +184,7 @@ impl<'a> CardReading<'a> {
             sending: (first.vault_rows())
                 .map(|_| Sending::new(device, SENT_AT_ONCE))
                 .transpose()?,
+            ahead: None,
             leaving: (first.vault_rows())
                 .map(|kind| Leaving::new(device, kind, heads, first.chunk))
                 .transpose()?,
@@ -201,6 +218,7 @@ impl<'a> CardReading<'a> {
             + self.window_queries.bytes()
             + self.marks.bytes()
             + self.sending.as_ref().map_or(0, Sending::bytes)
+            + self.ahead.as_ref().map_or(0, Carrier::bytes)
             + self.leaving.as_ref().map_or(0, Leaving::bytes)
             + self.kept.bytes()
             + self.kept_at.bytes()
@@ -211,6 +229,34 @@ impl<'a> CardReading<'a> {
             + self.values.bytes()
             + self.parts.bytes()
             + self.scores.bytes()
+    }
+
+    /// Whether layers are brought ahead.
+    pub(super) fn goes_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Begins to bring the first `tokens` tokens' rows of `layer` of the vault.
+    pub(super) fn bring_ahead(
+        &mut self,
+        (vault, layer, tokens): (Vault, usize, usize),
+    ) -> Result<(), EngineError> {
+        let sending = self.sending.take().expect("a reading with a vault");
+        let ahead = self.ahead.as_mut().expect("layers are brought ahead");
+        Ok(ahead.bring((vault, layer, tokens), sending)?)
+    }
+
+    /// The vault of a layer that was brought, whose rows are there now, and what it holds of the layer besides; `None` where none was.
+    pub(super) fn brought(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
+        let device = self.device();
+        let Some(ahead) = &mut self.ahead else {
+            return Ok(None);
+        };
+        let arrived = ahead.arrived(device, &mut self.keys, &mut self.values)?;
+        Ok(arrived.map(|(vault, numbers, sending)| {
+            self.sending = Some(sending);
+            (vault, numbers)
+        }))
     }
 
     /// Begins a layer of whose known tokens the host has the column sums `[q_heads, n]` and, of those that are observed,

@@ -41,7 +41,10 @@ pub(super) struct Prefix {
     known: usize,
     /// How rows are stored, where there are vaults.
     kind: Option<PackedRows>,
+    /// While the next layer's rows are brought ahead, whoever brings them has it.
     vault: Option<Vault>,
+    /// What the vault is.
+    shape: Option<VaultShape>,
     /// Whether `vault` is of exactly this prefix.
     same: bool,
     /// What the vault holds of this layer beside its rows.
@@ -68,6 +71,7 @@ impl Prefix {
             known: 0,
             kind: None,
             vault: None,
+            shape: None,
             same: false,
             numbers: LayerNumbers::default(),
             taken: Vec::new(),
@@ -171,6 +175,7 @@ impl Prefix {
                 true => vault.bytes(),
                 false => 0,
             };
+            self.shape = Some(vault.shape().clone());
             self.vault = Some(vault);
         }
     }
@@ -304,10 +309,33 @@ impl Prefix {
         Ok(())
     }
 
+    /// Bytes of the packed rows of its largest layer, where nothing is wanted of the vault but rows and numbers: these may then come
+    /// while something else is done, from the vault that [`Prefix::lend`] gives. 0 otherwise.
+    pub(super) fn bytes_ahead(&self) -> usize {
+        let alone = self.known > 0 && self.writer.is_none();
+        let shape = self.shape.as_ref().filter(|_| alone);
+        shape.map_or(0, |shape| {
+            let layers = 0..shape.windows.len();
+            let rows = layers.map(|layer| 2 * shape.heads.kv_heads * shape.head_bytes(layer));
+            rows.max().unwrap_or(0)
+        })
+    }
+
+    /// The vault, until [`Prefix::begin_brought`].
+    pub(super) fn lend(&mut self) -> Option<Vault> {
+        self.vault.take()
+    }
+
+    /// Begins a layer whose rows were brought ahead; `numbers` are what the vault holds of it besides.
+    pub(super) fn begin_brought(&mut self, vault: Vault, numbers: LayerNumbers) {
+        self.queries.clear();
+        self.vault = Some(vault);
+        self.numbers = numbers;
+    }
+
     /// Appends the rotated queries of the known tokens from `from` on, in a layer that has them.
     pub(super) fn append_queries(&self, from: usize, out: &mut Vec<f32>) {
-        let Some(vault) = &self.vault else { return };
-        let shape = vault.shape();
+        let Some(shape) = &self.shape else { return };
         let first = shape.tokens - shape.queries;
         if from < self.known && !self.numbers.queries.is_empty() {
             let stored = from.max(first) - first..self.known - first;
@@ -345,7 +373,7 @@ impl Prefix {
     }
 
     fn stored(&self, measurement: Measurement) -> Option<&Numbers> {
-        self.numbers.of(self.vault.as_ref()?.shape(), measurement)
+        self.numbers.of(self.shape.as_ref()?, measurement)
     }
 
     /// What came of it; `read` tokens ran through the model. `None` where there are no vaults.

@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
         let mut card = (model.card())
-            .map(|card| CardReading::new(card, model, rope, sizes))
+            .map(|card| CardReading::new(card, model, rope, sizes, prefix.bytes_ahead()))
             .transpose()?;
         if let Some(card) = &mut card {
             card.write_residual(&std::mem::take(&mut residual))?;
@@ -254,11 +254,14 @@ impl<'a> Reader<'a> {
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
         match &mut self.card {
-            Some(card) => {
-                let mut rows = card.known_rows();
-                prefix.begin_layer(layer, &mut rows)?;
-                rows.outcome?;
-            }
+            Some(card) => match card.brought()? {
+                Some((vault, numbers)) => prefix.begin_brought(vault, numbers),
+                None => {
+                    let mut rows = card.known_rows();
+                    prefix.begin_layer(layer, &mut rows)?;
+                    rows.outcome?;
+                }
+            },
             None => {
                 let mut rows = HostRows {
                     keys: &mut scratch.keys,
@@ -284,6 +287,12 @@ impl<'a> Reader<'a> {
                 false => &[],
             };
             card.begin(sums, &scratch.window_queries)?;
+            if card.goes_ahead()
+                && layer + 1 < self.sizes[0].keeps.len()
+                && let Some(vault) = prefix.lend()
+            {
+                card.bring_ahead((vault, layer + 1, prefix.known()))?;
+            }
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub enum VaultError {
 
 impl VaultError {
     /// Wraps what the system said about `path`.
-    pub(super) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> VaultError + '_ {
+    pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> VaultError + '_ {
         |error| VaultError::Io {
             path: path.to_owned(),
             error,

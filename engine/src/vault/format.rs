@@ -153,7 +153,7 @@ impl VaultShape {
     }
 
     /// Bytes of one head's keys, or values, in one layer.
-    pub(super) fn head_bytes(&self, layer: usize) -> usize {
+    pub(crate) fn head_bytes(&self, layer: usize) -> usize {
         self.rows(layer).len() * self.kind.row_bytes(self.heads.head_dim)
     }
 

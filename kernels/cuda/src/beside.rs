@@ -136,6 +136,34 @@ impl Sending {
         *under_way = Some(carried);
         Ok(there.share(0..bytes))
     }
+
+    /// Sends the first `bytes` bytes of the half that was filled to `first..` of `to`, where nobody looks for them before
+    /// [`Sending::before_the_rest`].
+    ///
+    /// # Panics
+    /// When there are not as many, or no room for them.
+    pub fn send_to(
+        &mut self,
+        to: &mut Buffer<u8>,
+        first: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let Half {
+            here, under_way, ..
+        } = &mut self.halves[self.filling];
+        self.filling = 1 - self.filling;
+        *under_way = Some(to.copy_beside(first, here, 0..bytes)?);
+        Ok(())
+    }
+
+    /// What is asked of the device from here on begins after all that was sent has arrived.
+    pub fn before_the_rest(&self) -> Result<(), DeviceError> {
+        let mut carried = self
+            .halves
+            .iter()
+            .filter_map(|half| half.under_way.as_ref());
+        carried.try_for_each(Carried::before_the_rest)
+    }
 }
 
 /// Bytes that a device fills and the host looks at, while the device goes on.
