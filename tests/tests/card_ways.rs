@@ -7,7 +7,8 @@ use kept_cuda::emulated;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{PromptShape, STREAMING};
-use kept_engine::{Decoder, Engine, Method, Stream, StreamPlan};
+use kept_engine::vault::VaultError;
+use kept_engine::{Decoder, Engine, EngineError, Method, Stream, StreamPlan};
 use kept_tests::compare::apart;
 use kept_tests::vaults::{Case, Place};
 
@@ -90,6 +91,39 @@ fn a_vault_is_the_processors_and_the_cards() {
         let apart = apart(&found.logits, &expected.logits);
         assert!(apart <= 2.0 * BOUND, "logits are {apart:.1e} apart");
     }
+}
+
+/// A layer that is found to be damaged while it is brought ahead ends the reading, as one that is read in its turn does, and nothing is left
+/// behind that the next question would meet.
+#[test]
+fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
+    let file = tiny(&quick("llama", 3));
+    let there = on_card(open(&file.path), &cards()[0]);
+    let case = Case::under(&there, ("snapkv", "w=8", 40), 90, 0);
+    let place = Place::default();
+    let read = || case.read(&there, Some(&place), PackedRows::F16);
+    let (expected, ..) = read().expect("a reading");
+    let path = place.files().pop().expect("a vault");
+    let whole = std::fs::read(&path).expect("bytes");
+    for layer in 0..3 {
+        let mut damaged = whole.clone();
+        damaged[whole.len() * (2 * layer + 1) / 7] ^= 1;
+        std::fs::write(&path, &damaged).expect("written");
+        let error = read().err().expect("a damaged layer");
+        let said = error.to_string();
+        assert!(
+            matches!(error, EngineError::Vault(VaultError::Damaged { .. }))
+                && said.contains(&format!("layer {layer} has changed")),
+            "{said}"
+        );
+    }
+    std::fs::write(&path, &whole).expect("written");
+    let (found, used, _) = read().expect("a question");
+    assert_eq!(
+        used.expect("vaults are allowed").tokens_read,
+        case.rest.len()
+    );
+    assert!(found == expected);
 }
 
 /// Reads `ids` in streaming and answers with those of `given`: logits after each.
