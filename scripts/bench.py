@@ -226,10 +226,9 @@ def markdown(r):
         f"{r['machine']}, {r['threads']} threads; copying memory {r['copy_gbs']:.1f} GB/s, reading it {r['read_gbs']:.1f} GB/s; "
         f"load {r['load_at_start']:.1f} before and {r['load_at_end']:.1f} after; medians of {r['runs']}, taking turns; cache {r['cache']}; "
         f"{r['peer']}.",
-        "",
-        "| model | tokens/s | Kept | llama.cpp | | moved a token | GB/s | of copying |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    if r["speed"] + r["far"]:
+        lines += ["", "| model | tokens/s | Kept | llama.cpp | | moved a token | GB/s | of copying |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in r["speed"] + r["far"]:
         after = "" if "after" in row["what"] else f"{' after' if row['what'] == 'answering' else ''} {row['tokens']:,} tokens"
         lines.append(

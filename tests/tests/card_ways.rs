@@ -109,7 +109,7 @@ fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
         let mut damaged = whole.clone();
         damaged[whole.len() * (2 * layer + 1) / 7] ^= 1;
         std::fs::write(&path, &damaged).expect("written");
-        let error = read().err().expect("a damaged layer");
+        let error = read().expect_err("a damaged layer");
         let said = error.to_string();
         assert!(
             matches!(error, EngineError::Vault(VaultError::Damaged { .. }))
