@@ -104,12 +104,9 @@ fn scrolls_smoothly(app: &App<'_>, what: &str) {
         gaps.len()
     );
     assert!(gaps.len() >= 150, "every step had its frame");
-    // One frame may be the machine's, busy with something else; a page that is slow is slow again.
-    let frozen = FROZEN.as_secs_f64() * 1000.0;
-    let slow = gaps.iter().filter(|&&gap| gap >= frozen).count();
     assert!(
-        slow <= 1 && worst < 3.0 * frozen,
-        "{slow} frames took more than {frozen} ms, one of them {worst}"
+        worst < FROZEN.as_secs_f64() * 1000.0,
+        "a frame took {worst} ms"
     );
     assert!(most < ELEMENTS, "{most} elements");
     assert!(
