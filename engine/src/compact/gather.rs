@@ -247,18 +247,17 @@ impl Gather<'_> {
             }
             Side::Values => {
                 // Neighbours that go leave theirs to the same tokens: together, so that these are passed once for all of them.
-                let own = |spread: &&Spread| spread.head == head;
-                let to = |spread: &Spread| (spread.first, spread.count);
-                let spreads: Vec<Spread> = self.spreads.iter().filter(own).copied().collect();
+                let to = |spread: &Spread| (spread.head, spread.first, spread.count);
+                let together = self.spreads.chunk_by(|one, next| to(one) == to(next));
                 let mut left = vec![0.0; dim];
-                for spreads in spreads.chunk_by(|one, next| to(one) == to(next)) {
+                for spreads in together.filter(|spreads| spreads[0].head == head) {
                     left.fill(0.0);
                     for spread in spreads {
                         let value = source.row(head, spread.from.0 as usize);
                         let both = left.iter_mut().zip(value);
                         both.for_each(|(sum, x)| *sum += spread.weight * x);
                     }
-                    let (first, count) = to(&spreads[0]);
+                    let (_, first, count) = to(&spreads[0]);
                     for row in rows[first * dim..][..count * dim].chunks_exact_mut(dim) {
                         row.iter_mut().zip(&left).for_each(|(sum, x)| *sum += x);
                     }
