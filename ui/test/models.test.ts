@@ -203,6 +203,13 @@ describe('the page of models', () => {
     expect(named('remove_model')).toEqual([{ id: 'f1' }])
   })
 
+  it('keeps the button that removes where it is when the header of the file has been read', async () => {
+    show()
+    await click('found-more', 1)
+    const place = all('verdict')[0]!.compareDocumentPosition(all('remove-model')[0]!)
+    expect(place & Node.DOCUMENT_POSITION_PRECEDING).toBeTruthy()
+  })
+
   it('tells a screen reader once when a download has ended', () => {
     const desk = show({}, [download()])
     desk.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
