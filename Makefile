@@ -40,7 +40,7 @@ page: setup
 
 # Speed, side by side in one run: kernels, then reading and answering with and without a full cache.
 bench: setup
-	$(CARGO) bench -p kept-kernels
+	$(CARGO) bench -p kept-kernels -p kept-policies
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
 	scripts/bench-vault "$$(scripts/target-dir)/release/kept"

@@ -16,7 +16,7 @@ use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
-    PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
+    PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce, top_positions,
 };
 
 /// Shown in the table of methods.
@@ -167,10 +167,11 @@ impl HbwKv {
             kept[unit.clone()].fill(true);
             left -= unit.len();
         }
-        let spare: Vec<f64> = scores.iter().map(|&s| f64::from(s)).collect();
-        let spare = ranked(&spare).into_iter().filter(|&t| !kept[t]).take(left);
-        for token in spare.collect::<Vec<_>>() {
-            kept[token] = true;
+        // What no whole block fills goes to the best of the others.
+        let open: Vec<usize> = (0..kept.len()).filter(|&t| !kept[t]).collect();
+        let of_open: Vec<f32> = open.iter().map(|&t| scores[t]).collect();
+        for best in top_positions(&of_open, left) {
+            kept[open[best as usize]] = true;
         }
         kept
     }

@@ -1,0 +1,82 @@
+//! Times choosing: `cargo bench -p kept-policies`. The processor chooses for a graphics card too, so what it takes for a layer stands beside
+//! what the card takes to read that layer (docs/card-step.md).
+//!
+//! Scores are drawn: a few tokens stand out from many, as attention has it. One thread; the median of the layers.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use kept_policies::{ModelShape, Observation, Parameters, PromptShape, build};
+
+/// The heads of an 8B model.
+const SHAPE: ModelShape = ModelShape {
+    layers: 8,
+    q_heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+};
+const ROWS: usize = 2048;
+/// Methods that look at the prompt through a window of its last queries.
+const METHODS: [&str; 7] = [
+    "snapkv",
+    "pyramidkv",
+    "chunkkv",
+    "hbw_kv",
+    "tova",
+    "pyramidinfer",
+    "adakv",
+];
+
+fn main() {
+    println!(
+        "{} query heads, {} kv heads, {ROWS} rows: milliseconds a layer",
+        SHAPE.q_heads, SHAPE.kv_heads
+    );
+    for tokens in [8192, 32768, 131_072] {
+        let scores = drawn(SHAPE.q_heads * tokens);
+        for name in METHODS {
+            println!(
+                "  {tokens:7} tokens  {name:14} {:7.2}",
+                milliseconds(name, tokens, &scores)
+            );
+        }
+    }
+}
+
+fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
+    let parameters = Parameters::parse_assignments("").expect("no parameters");
+    let mut policy = build(name, &parameters).expect("a method");
+    let prompt = PromptShape::of(tokens);
+    let rows = policy.rows(&SHAPE, &prompt, ROWS).expect("rows enough");
+    let mut seconds = Vec::new();
+    for (layer, &rows) in rows.iter().enumerate() {
+        let needs = policy.needs(layer);
+        let observation = Observation {
+            layer,
+            tokens,
+            kv_heads: SHAPE.kv_heads,
+            group: SHAPE.group(),
+            window: needs.window.map(|_| scores),
+            ramp: needs.ramp.map(|_| scores),
+            ..Observation::default()
+        };
+        let started = Instant::now();
+        black_box(policy.select(&observation, rows));
+        seconds.push(started.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    1e3 * seconds[seconds.len() / 2]
+}
+
+/// Numbers between 0 and 1 of which most are small.
+fn drawn(count: usize) -> Vec<f32> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let number = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let uniform = (state >> 40) as f32 / (1u64 << 24) as f32;
+        uniform.powi(8)
+    };
+    (0..count).map(number).collect()
+}
