@@ -239,13 +239,8 @@ fn summary(answer: &Answer, card: Option<&str>, expected: u64) -> String {
     }
     if answer.vault.used {
         text += &format!(
-            "{} tokens from {} · ",
+            "{} tokens from the vault · ",
             count(answer.vault.tokens_from_vault),
-            if answer.streamed {
-                "memory"
-            } else {
-                "the vault"
-            },
         );
     }
     text += &format!(

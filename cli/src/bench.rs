@@ -6,8 +6,9 @@ mod reading;
 use std::time::Instant;
 
 use anyhow::ensure;
-use kept_engine::kernels::{allocations, bandwidth, settled_allocations, threads};
+use kept_engine::kernels::{PackedRows, allocations, bandwidth, settled_allocations, threads};
 use kept_engine::models::RopeTable;
+use kept_engine::policies::PromptShape;
 use kept_engine::{
     ComputeDevice, Decoder, DeviceChoice, Sampler, Sampling, card_rates, peak_resident_bytes,
     resident_bytes,
@@ -85,8 +86,8 @@ fn measure_card(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()
         return output::print_json(&rates);
     }
     output::print_text(&format!(
-        "{}: copying {:.1} GB/s, products of halves {:.1} TFLOP/s, attention at 32K tokens {:.1} TFLOP/s\n",
-        rates.card, rates.copy_gbs, rates.matrix_tflops, rates.attention_tflops
+        "{}: copying {:.1} GB/s, to it {:.1} GB/s, products of halves {:.1} TFLOP/s, attention at 32K tokens {:.1} TFLOP/s\n",
+        rates.card, rates.copy_gbs, rates.to_card_gbs, rates.matrix_tflops, rates.attention_tflops
     ))
 }
 
@@ -159,6 +160,16 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         vaults: vaults.as_ref(),
         card_memory: arguments.card_memory()?,
     };
+    // Before anything of it is there.
+    let expected = match arguments.after.is_none() && !arguments.streaming {
+        true => engine.expected_card_bytes(
+            &PromptShape::of(n),
+            (&method, budget, decode_tokens),
+            asked.vaults.map(|_| PackedRows::Q8_0),
+            asked.card_memory,
+        )?,
+        false => 0,
+    };
     let read = match arguments.streaming {
         _ if arguments.after.is_some() => asked.drawn(&mut *policy),
         true => asked.stream(&mut *policy, &bar, &stop),
@@ -210,9 +221,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let allocated = allocations() - allocated;
     let decode_speed = f64::from(steps) / decode_seconds;
     let bytes_per_token = model.step_bytes() + decoder.cache().kv_bytes();
-    let weights_there = model.card().map_or(0, |card| card.bytes());
-    let answering = weights_there + decoder.card_bytes();
-    let card_bytes = watched.map(|most| (ledger.card.max(answering), weights_there + most));
+    let card_bytes = watched.map(|most| match (model.card(), expected) {
+        // Drawn rows and streaming: the answer alone.
+        (Some(card), 0) => (card.bytes() + decoder.card_bytes(), most),
+        _ => (expected, most),
+    });
     let moved = Moved(model);
     let read_bytes = match read.chunk {
         Some(chunk) => moved.streaming(n, chunk, kv_bytes),

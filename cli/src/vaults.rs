@@ -1,7 +1,6 @@
 //! `kept vaults`: what was kept of documents on disk: a list, and ways to be rid of it.
 
-use kept_engine::kernels::PackedRows;
-use kept_engine::vault::{VaultEntry, VaultFolder};
+use kept_engine::vault::{Holds, VaultEntry, VaultFolder};
 use serde_json::{Value, json};
 
 use crate::arguments::{RemoveArguments, VaultsArguments};
@@ -23,7 +22,14 @@ fn as_json(entry: &VaultEntry) -> Value {
         "document": entry.document,
         "model": entry.model,
         "tokens": entry.tokens,
-        "kind": entry.kind.map(PackedRows::name),
+        "kind": entry.holds.as_ref().map(|holds| match holds {
+            Holds::Rows(kind) => kind.name(),
+            Holds::End(_) => "end",
+        }),
+        "streamed": match &entry.holds {
+            Some(Holds::End(how)) => Some(how),
+            _ => None,
+        },
         "bytes": entry.bytes,
         "used": used.map_or(0, |since| since.as_secs()),
     })
@@ -53,7 +59,11 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
                 shown(entry),
                 count(entry.tokens),
                 bytes(entry.bytes),
-                entry.kind.map_or("", PackedRows::name),
+                match &entry.holds {
+                    Some(Holds::Rows(kind)) => kind.name().to_owned(),
+                    Some(Holds::End(how)) => format!("its end, {how}"),
+                    None => String::new(),
+                },
             ),
             _ => format!(
                 "{}  not whole, or of another version: it will be made anew\n      {}\n",

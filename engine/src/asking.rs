@@ -118,8 +118,6 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        // Its memory is not in this question's ledger.
-        self.streamed().forget();
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         let n = prompt.len();

@@ -16,16 +16,15 @@ use kept_kernels::{
     row_length,
 };
 use kept_policies::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row,
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row, Snapshot,
 };
 
-use crate::compact::{Changed, CompactLayer};
+use crate::compact::{Changed, CompactLayer, snapshot_positions};
 
 /// Numbers of one head's keys below which waking another thread costs more than it saves.
 const WORTH_SHARING: usize = 1 << 14;
 
 /// A layer's look-up tables.
-#[derive(Clone)]
 pub(crate) struct Classes {
     /// Entries that one kv head has room for.
     capacity: usize,
@@ -52,6 +51,21 @@ impl Classes {
     pub(crate) fn bytes_for(table: ClassTable, kv_heads: usize, slots: usize) -> u64 {
         let entry = 3 * size_of::<u32>() + table.numbers * size_of::<f32>();
         (kv_heads * table.entries * entry + slots * size_of::<bool>()) as u64
+    }
+
+    /// Shows all that changes in them.
+    pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        for entries in &mut self.entries {
+            through.count(entries, self.capacity);
+        }
+        through.words(&mut self.classes);
+        through.floats(&mut self.lengths);
+        snapshot_positions(&mut self.positions, through);
+        for flag in self.direction.iter_mut().chain([&mut self.shared]) {
+            let mut set = [u8::from(*flag)];
+            through.bytes(&mut set);
+            *flag = set != [0];
+        }
     }
 
     fn push(&mut self, head: usize, class: u32, length: f32, position: Pos) {

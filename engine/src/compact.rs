@@ -14,6 +14,7 @@
 
 mod cache;
 mod gather;
+mod state;
 
 use std::ops::Range;
 
@@ -24,6 +25,7 @@ use crate::classes::Classes;
 
 pub use cache::CompactCache;
 pub(crate) use gather::{EXACT, Gather, Stored};
+pub(crate) use state::{snapshot_positions, snapshot_rows};
 
 /// What a method has changed in a layer, for whoever has a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +50,6 @@ pub(crate) enum Widened {
 }
 
 /// One layer's kept keys and values.
-#[derive(Clone)]
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
     pub(crate) keys: RowStore,

@@ -30,9 +30,6 @@ pub struct MemoryLedger {
     pub kept_rows: u64,
     /// What the method keeps beside rows: scores, marks and counters of its own, and the look-up tables of a merging one.
     pub tables: u64,
-    /// What stays of a document that was read in streaming for the next question on it: rows, tables and the method as they stood at
-    /// its end.
-    pub remembered: u64,
     /// Buffers of the decode loop.
     pub decode: u64,
     /// On a graphics card: the model there and what a question takes beside it at its worst moment; nothing of it is in the other
@@ -53,8 +50,7 @@ impl MemoryLedger {
 
     /// The most that exists at once.
     pub fn peak(&self) -> u64 {
-        let held = self.kept_rows + self.tables + self.remembered;
-        self.weights + self.vocabulary + self.prompt + held + self.scratch()
+        self.weights + self.vocabulary + self.prompt + self.kept_rows + self.tables + self.scratch()
     }
 
     /// The most of the memory that matters: the graphics card's where there is one, else [`MemoryLedger::peak`].

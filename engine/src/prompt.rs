@@ -279,7 +279,7 @@ pub struct DocumentLength {
     pub prompt_tokens: usize,
     /// Such a prompt, as a method knows it.
     pub prompt: PromptShape,
-    /// The tokens that every prompt on the document begins with; none where it is longer than the model's context.
+    /// The tokens that every prompt on the document begins with; none where nobody counted to its end, or no question can be asked.
     pub begins: Vec<u32>,
     /// The refusal, if no ordinary question can be asked about it.
     pub too_long: Option<EngineError>,
@@ -317,9 +317,9 @@ impl DocumentLength {
             at_least: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            begins: match refusal {
-                None => prompt.ids[..prompt.document.end].to_vec(),
-                Some(_) => Vec::new(),
+            begins: match refusal.is_none() || beyond {
+                true => prompt.ids[..prompt.document.end].to_vec(),
+                false => Vec::new(),
             },
             too_long: refusal.filter(|_| !beyond),
             streaming: beyond.then(|| streams(model, &format!("{} tokens", prompt.len()))),

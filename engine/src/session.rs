@@ -13,7 +13,6 @@ use kept_policies::{Budget, Policy, PromptShape};
 use crate::compact::EXACT;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
-use crate::streaming::StreamMemory;
 use crate::vault::{ModelPrint, VaultUse, Vaults};
 use crate::within::Prompted;
 use crate::{Chosen, EngineError, MemoryLedger, Prompt, RetentionMap, Sampling, Source, Streaming};
@@ -181,8 +180,6 @@ struct Opened {
     print: OnceLock<ModelPrint>,
     /// Memory that the process had resident before it opened the model, and what the program itself will still take.
     program: u64,
-    /// The end of the last document that was read in streaming.
-    streamed: StreamMemory,
 }
 
 impl Engine {
@@ -210,7 +207,6 @@ impl Engine {
                 model,
                 print: OnceLock::new(),
                 program,
-                streamed: StreamMemory::default(),
             }),
             cache: None,
         })
@@ -268,11 +264,6 @@ impl Engine {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.opened.model
-    }
-
-    /// What is remembered of the last document that was read in streaming.
-    pub(crate) fn streamed(&self) -> &StreamMemory {
-        &self.opened.streamed
     }
 
     /// What vaults know the model by.

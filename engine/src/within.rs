@@ -362,7 +362,7 @@ impl Engine {
             let (rows, chunk) = (Some(rows), Some(chunk));
             let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?
                 .with_cache(self.cache_type(), policy)?
-                .remembering(prompt.vault.is_some());
+                .with_vault(prompt.vault.is_some());
             let card = plan.card_bytes(model)?;
             let ledger = plan.ledger(model);
             return Ok((MemoryLedger { card, ..ledger }, plan.chunk));

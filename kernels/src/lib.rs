@@ -78,7 +78,7 @@ pub use most_alike::most_alike;
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use quantised::QuantisedRows;
-pub use rows::{RowStore, gather_rows};
+pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
 pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};

@@ -23,6 +23,8 @@ use std::ops::Range;
 use crate::CacheType;
 use crate::cache_type::turn;
 
+pub use changing::RowState;
+
 /// Keys or values of one layer, kv-head-major: head `h` holds `capacity(h)` rows of `head_dim` f32 in one allocation.
 /// Heads may have different capacities (ragged).
 #[derive(Clone, Debug)]

@@ -24,7 +24,7 @@ use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     ClassHead, ClassTable, Entry, GroupReduce, HeadRows, MergedHead, MethodInfo, ModelShape,
     MostAlike, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos,
-    Positions, PromptShape, Retention, Softmax, Window, group_reduce, most_alike, pool,
+    Positions, PromptShape, Retention, Snapshot, Softmax, Window, group_reduce, most_alike, pool,
 };
 
 /// Shown in the table of methods.
@@ -104,7 +104,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 };
 
 /// Evict, then merge.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Ems {
     /// Local window w; `None` follows the budget.
     pub window: Option<usize>,
@@ -167,7 +167,7 @@ impl Policy for Ems {
             protect: self.protect.unwrap_or(centres.div_ceil(8)),
             sinks: self.sinks,
         };
-        self.heads = vec![Vec::new(); model.layers];
+        self.heads = (0..model.layers).map(|_| Vec::new()).collect();
         self.kv_heads = model.kv_heads;
         self.rows = prompt.slots(centres + window);
         self.entries = prompt.slots(self.rules.entries);
@@ -194,8 +194,10 @@ impl Policy for Ems {
         Ok(())
     }
 
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        Some(Box::new(self.clone()))
+    fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        for head in self.heads.iter_mut().flatten() {
+            head.snapshot(through);
+        }
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::ems::global_local;
-use crate::slots::roomy;
+use crate::snapshot::{self, Snapshot};
 use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
 /// The numbers that all heads share.
@@ -41,7 +41,7 @@ impl Rules {
 }
 
 /// One kv head's entries in order of position.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     rules: Rules,
     /// Attention from all queries so far.
@@ -101,20 +101,11 @@ impl ClassHead for Head {
         self.decide(step)
     }
 
-    fn copied(&self) -> Box<dyn ClassHead> {
-        Box::new(Self {
-            rules: self.rules,
-            glo: roomy(&self.glo),
-            past: roomy(&self.past),
-            cur: roomy(&self.cur),
-            steps: self.steps,
-            loc: roomy(&self.loc),
-            scores: roomy(&self.scores),
-            importance: roomy(&self.importance),
-            order: roomy(&self.order),
-            open: roomy(&self.open),
-            alike: roomy(&self.alike),
-        })
+    fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+            snapshot::floats(through, list);
+        }
+        through.count(&mut self.steps, self.rules.window);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::slots::{SlotNumbers, lowest};
 use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
-    Policy, PolicyError, Pos, PromptShape, Retention, Row, StepObservation, group_reduce,
+    Policy, PolicyError, Pos, PromptShape, Retention, Row, Snapshot, StepObservation, group_reduce,
 };
 
 /// Shown in the table of methods.
@@ -126,8 +126,8 @@ impl Policy for H2o {
         Ok(())
     }
 
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        Some(Box::new(self.clone()))
+    fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        self.scores.snapshot(through);
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

@@ -33,6 +33,7 @@ mod scissorhands;
 mod score;
 mod slots;
 mod snapkv;
+mod snapshot;
 mod streaming_llm;
 mod token_scores;
 mod tova;
@@ -69,6 +70,7 @@ pub use registry::{Build, MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find,
 pub use scissorhands::Scissorhands;
 pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
 pub use snapkv::SnapKv;
+pub use snapshot::Snapshot;
 pub use streaming_llm::StreamingLlm;
 pub use token_scores::{Protected, TokenScores};
 pub use tova::Tova;

@@ -10,7 +10,7 @@
 //!
 //! An entry's key is its class's direction times the length of its own key. There is no row for what was dropped.
 
-use crate::{Pos, Row};
+use crate::{Pos, Row, Snapshot};
 
 /// The look-up table that a merging method asks for, per kv head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,14 +113,8 @@ pub trait ClassHead: Send {
     /// Which class goes where after a token. Must not allocate.
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange;
 
-    /// The head as it stands, with all the room that it made.
-    fn copied(&self) -> Box<dyn ClassHead>;
-}
-
-impl Clone for Box<dyn ClassHead> {
-    fn clone(&self) -> Self {
-        self.copied()
-    }
+    /// Shows the numbers that it has counted so far.
+    fn snapshot(&mut self, through: &mut dyn Snapshot);
 }
 
 /// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.

@@ -12,7 +12,7 @@
 
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
 use crate::token_scores::TokenScores;
-use crate::{ClassHead, ClassTable, MergedHead, MostAlike, PolicyError};
+use crate::{ClassHead, ClassTable, MergedHead, MostAlike, PolicyError, Snapshot};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -332,11 +332,9 @@ pub trait Policy: Send {
         })
     }
 
-    /// The method as it stands, with all the room that it made, if it reads in streaming: so that what was read once can be gone on
-    /// with more than once.
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        None
-    }
+    /// Shows the numbers that it has counted since [`Policy::stream`], if it counts any: after the same `stream` and these numbers
+    /// another one decides as this one does.
+    fn snapshot(&mut self, _through: &mut dyn Snapshot) {}
 
     /// Whether [`Policy::step`] looks at probabilities; a method that goes by positions alone spares measuring them.
     fn looks(&self) -> bool {

@@ -2,14 +2,7 @@
 //!
 //! All memory is made in `set`, while the prompt is cut; what runs inside a decode step allocates nothing.
 
-use crate::Pos;
-
-/// A copy that has as much room as the list itself, where nothing may be allocated later.
-pub(crate) fn roomy<T: Clone>(list: &Vec<T>) -> Vec<T> {
-    let mut copy = Vec::with_capacity(list.capacity());
-    copy.extend_from_slice(list);
-    copy
-}
+use crate::{Pos, Snapshot};
 
 /// `[layers][kv_heads, capacity]`: one number per slot.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +41,13 @@ impl SlotNumbers {
             }
         }
         self.layers[layer] = numbers;
+    }
+
+    /// Shows the numbers of all layers that were set.
+    pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        for layer in &mut self.layers {
+            through.floats(layer);
+        }
     }
 
     /// The numbers of the first `rows` slots of a head.

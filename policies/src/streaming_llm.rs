@@ -106,10 +106,6 @@ impl Policy for StreamingLlm {
         self.rows(model, prompt, budget).map(|_| ())
     }
 
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        Some(Box::new(*self))
-    }
-
     fn looks(&self) -> bool {
         false
     }

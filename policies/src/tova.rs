@@ -4,7 +4,7 @@
 //! While answering, each step's query drops the row it attends to least. No window, no memory of earlier steps. The published
 //! code lets the newest token compete; `force_last` (default) keeps it.
 
-use crate::slots::{lowest, roomy};
+use crate::slots::lowest;
 use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
     Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -105,13 +105,6 @@ impl Policy for Tova {
         self.rows(model, prompt, budget)?;
         self.scores.reserve_exact(self.slots);
         Ok(())
-    }
-
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        Some(Box::new(Self {
-            scores: roomy(&self.scores),
-            ..*self
-        }))
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {

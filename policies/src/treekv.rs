@@ -15,7 +15,7 @@
 //! ```
 
 use crate::blocks::means;
-use crate::slots::roomy;
+use crate::snapshot::{self, Snapshot};
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, StepObservation,
@@ -114,7 +114,7 @@ impl Rule {
 }
 
 /// One kv head's rows in order of position, with their running attention.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Line {
     /// Slots by ascending position.
     slots: Vec<u32>,
@@ -134,17 +134,6 @@ impl Line {
             sums: Vec::with_capacity(slots),
             counts: Vec::with_capacity(slots),
             idx: 0,
-        }
-    }
-}
-
-impl Clone for Line {
-    fn clone(&self) -> Self {
-        Self {
-            slots: roomy(&self.slots),
-            sums: roomy(&self.sums),
-            counts: roomy(&self.counts),
-            idx: self.idx,
         }
     }
 }
@@ -307,11 +296,13 @@ impl Policy for TreeKv {
         Ok(())
     }
 
-    fn copied(&self) -> Option<Box<dyn Policy>> {
-        Some(Box::new(Self {
-            seen: roomy(&self.seen),
-            ..self.clone()
-        }))
+    fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        for line in self.lines.iter_mut().flatten() {
+            snapshot::words(through, &mut line.slots);
+            snapshot::floats(through, &mut line.sums);
+            snapshot::words(through, &mut line.counts);
+            through.count(&mut line.idx, line.slots.capacity());
+        }
     }
 
     fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {

@@ -1,26 +1,33 @@
-//! A second question on a document that was read in streaming: it goes on from the document's end, and its answer is the one that a fresh
-//! reading gives.
+//! A second question on a document that was read in streaming, also after a restart: it goes on from the document's end, which the
+//! vaults' folder keeps, and its answer is the one that a fresh reading gives.
+
+use std::path::Path;
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::STREAMING;
 use kept_engine::vault::Vaults;
 use kept_engine::{Answer, Ask, Engine, EngineError, Limits, Method, Sampling, Streaming};
-use kept_tests::golden::repository;
+use kept_tests::golden::{Unpacked, repository};
 use kept_tests::vaults::Place;
 
 const FIRST: &str = "What is the locker code of Ann Quorvin?";
-const SECOND: &str = "Who keeps the safe, and what opens it?";
+const SECOND: &str = "Who keeps the safe, what opens it, and who else was told so?";
+
+/// As after a restart: nothing is known but what is on the disk.
+fn opened(path: &Path, cache: CacheType) -> Engine {
+    Engine::open(path).expect("a model").with_cache(cache)
+}
 
 fn engine() -> Engine {
-    Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box")
+    opened(&repository().join("assets/mini.gguf"), CacheType::F16)
 }
 
 fn sample() -> Document {
     Document::open(&repository().join("assets/sample.txt")).expect("the sample")
 }
 
-/// A question in streaming, after which the document is remembered if there is a `place` for vaults.
+/// A question in streaming, after which the document's end is kept if there is a `place` for it.
 fn ask(
     engine: &Engine,
     document: &Document,
@@ -39,7 +46,8 @@ fn ask(
         method: &method,
         budget: Some(rows.to_string().parse().expect("a budget")),
         sampling: &Sampling::default(),
-        max_tokens: 12,
+        // A longer answer behind the same document.
+        max_tokens: if question == FIRST { 12 } else { 20 },
         thinking: false,
         limits: Limits {
             streaming: Streaming::On,
@@ -63,61 +71,143 @@ fn answered(
     ask(engine, document, place, how, question, &Stop::new()).expect("an answer")
 }
 
+/// Under every method, with rows that are stored in every way, and where layers hold rings.
 #[test]
 fn a_later_question_goes_on_from_the_documents_end_and_answers_the_same() {
-    let (engine, document, place) = (engine(), sample(), Place::default());
-    for method in STREAMING {
-        let how = (method, 160);
-        let first = answered(&engine, &document, Some(&place), how, FIRST);
-        assert!(!first.vault.used && first.streamed, "{method}");
-        assert!(first.ledger.remembered > 0, "{method}");
-        let end = first.prompt.document.end;
-        // Twice, because what is remembered must not be what was gone on with.
-        for question in [SECOND, FIRST, SECOND] {
-            let again = answered(&engine, &document, Some(&place), how, question);
-            let n = again.prompt.len();
-            assert!(again.vault.used, "{method}");
-            assert_eq!(again.vault.tokens_from_vault, end, "{method}");
-            assert_eq!(again.vault.tokens_read, n - end, "{method}");
-            let fresh = answered(&self::engine(), &document, None, how, question);
-            assert!(!fresh.vault.used && fresh.ledger.remembered == 0);
-            assert_eq!(again.text, fresh.text, "{method}: {question}");
-            assert_eq!(again.map, fresh.map, "{method}: {question}");
+    let mini = repository().join("assets/mini.gguf");
+    let gemma = Unpacked::architecture("gemma3");
+    let document = sample();
+    let cases = [
+        (&*mini, CacheType::F16, &STREAMING[..], 160),
+        (&*mini, CacheType::F32, &["h2o", "ems"], 160),
+        (&*mini, CacheType::Q8_0, &["tova", "treekv"], 160),
+        (&*mini, CacheType::Q4_0, &["streaming_llm"], 160),
+        (&*gemma.path(), CacheType::F16, &["treekv", "ems"], 40),
+    ];
+    for (model, cache, methods, rows) in cases {
+        for method in methods {
+            let what = format!("{} {cache:?} {method}", model.display());
+            let (how, place) = ((*method, rows), Place::default());
+            let first = opened(model, cache);
+            let first = answered(&first, &document, Some(&place), how, FIRST);
+            assert!(!first.vault.used && first.streamed, "{what}");
+            assert!(first.vault.written, "{what}: {:?}", first.notes);
+            let files = place.files();
+            assert_eq!(files.len(), 1, "{what}");
+            let bytes = files[0].metadata().expect("a file").len();
+            assert_eq!(first.vault.bytes, bytes, "{what}");
+            let end = first.prompt.document.end;
+            for question in [SECOND, FIRST] {
+                let again = opened(model, cache);
+                let again = answered(&again, &document, Some(&place), how, question);
+                let n = again.prompt.len();
+                let as_long = n == first.prompt.len();
+                assert_eq!(as_long, question == FIRST, "questions of different length");
+                assert!(again.vault.used && !again.vault.written, "{what}");
+                assert_eq!(again.vault.tokens_from_vault, end, "{what}");
+                assert_eq!(again.vault.tokens_read, n - end, "{what}");
+                assert_eq!(again.vault.bytes, bytes, "{what}");
+                let fresh = opened(model, cache);
+                let fresh = answered(&fresh, &document, None, how, question);
+                assert!(!fresh.vault.used && fresh.vault.bytes == 0);
+                assert_eq!(again.text, fresh.text, "{what}: {question}");
+                assert_eq!(again.map, fresh.map, "{what}: {question}");
+            }
         }
     }
-    assert!(place.files().is_empty(), "nothing of it goes to the disk");
 }
 
 #[test]
-fn another_reading_begins_anew() {
+fn only_the_same_reading_of_the_same_text_goes_on() {
     let (engine, document, place) = (engine(), sample(), Place::default());
-    let how = ("streaming_llm", 160);
     let knows = |how, document: &Document, place: Option<&Place>| {
         answered(&engine, document, place, how, SECOND).vault.used
     };
+    let how = ("streaming_llm", 160);
     assert!(!knows(how, &document, Some(&place)));
     assert!(knows(how, &document, Some(&place)));
-    assert!(!knows(("treekv", 160), &document, Some(&place)), "a method");
-    assert!(!knows(how, &document, Some(&place)), "only the last one");
-    assert!(
-        !knows(("streaming_llm", 200), &document, Some(&place)),
-        "a budget"
-    );
     let other = Document::from_bytes(
         "other.txt",
         document.text.replacen("Ann", "Eve", 1).into_bytes(),
     )
     .expect("a text");
-    assert!(
-        !knows(("streaming_llm", 200), &other, Some(&place)),
-        "a text"
-    );
-    assert!(knows(("streaming_llm", 200), &other, Some(&place)));
-    assert!(!knows(("streaming_llm", 200), &other, None), "not wanted");
-    assert!(
-        !knows(("streaming_llm", 200), &other, Some(&place)),
-        "let go of"
-    );
+    for (how, document, what) in [
+        (("treekv", 160), &document, "a method"),
+        (("streaming_llm", 200), &document, "a budget"),
+        (how, &other, "a text"),
+    ] {
+        assert!(!knows(how, document, Some(&place)), "{what}");
+        assert!(knows(how, document, Some(&place)), "{what}");
+    }
+    assert_eq!(place.files().len(), 4);
+    assert!(!knows(how, &document, None), "not wanted");
+    assert!(knows(how, &document, Some(&place)), "but still there");
+    let engine = opened(&repository().join("assets/mini.gguf"), CacheType::F32);
+    let f32 = answered(&engine, &document, Some(&place), how, SECOND);
+    assert!(!f32.vault.used, "rows that are stored in another way");
+}
+
+#[test]
+fn a_damaged_end_is_noticed_and_the_document_read_again() {
+    let (engine, document) = (engine(), sample());
+    for method in STREAMING {
+        let how = (method, 160);
+        let place = Place::default();
+        let ask = || answered(&engine, &document, Some(&place), how, SECOND);
+        let first = ask();
+        let [file] = &place.files()[..] else {
+            panic!("one file")
+        };
+        let whole = std::fs::read(file).expect("a file");
+        // The footer is the JSON behind the last number.
+        let braces: Vec<usize> = (0..whole.len() - 1)
+            .filter(|&at| whole[at..].starts_with(b"{\""))
+            .collect();
+        let last = braces[braces.len() - 2] - 1;
+        let damages = [
+            ("a number", 5000, whole.len()),
+            ("the last number", last, whole.len()),
+            ("its length", 0, whole.len() / 2),
+        ];
+        for (what, at, length) in damages {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            bytes.truncate(length);
+            std::fs::write(file, bytes).expect("it is written");
+            let again = ask();
+            assert!(!again.vault.used && again.vault.written, "{method}, {what}");
+            let notes = again.notes.join(" ");
+            assert!(
+                notes.contains("the document's vault could not be used"),
+                "{method}, {what}: {notes}"
+            );
+            assert_eq!(again.text, first.text, "{method}, {what}");
+            assert_eq!(again.map, first.map, "{method}, {what}");
+            assert_eq!(
+                std::fs::read(file).expect("a file"),
+                whole,
+                "{method}, {what}"
+            );
+        }
+        assert!(ask().vault.used);
+    }
+}
+
+#[test]
+fn where_it_cannot_be_kept_the_answer_comes_all_the_same() {
+    let (engine, document, place) = (engine(), sample(), Place::new(4096));
+    let how = ("h2o", 160);
+    for _ in 0..2 {
+        let answer = answered(&engine, &document, Some(&place), how, FIRST);
+        assert!(!answer.vault.used && !answer.vault.written);
+        assert_eq!(answer.vault.bytes, 0);
+        let notes = answer.notes.join(" ");
+        assert!(
+            notes.contains("no vault was left") && notes.contains("4096 in all"),
+            "{notes}"
+        );
+    }
+    assert!(place.files().is_empty());
 }
 
 #[test]
@@ -127,12 +217,10 @@ fn a_stopped_question_leaves_what_was_read_of_the_document() {
     let stopped = Stop::new();
     stopped.request();
     assert!(ask(&engine, &document, Some(&place), how, FIRST, &stopped).is_err());
+    assert!(place.files().is_empty(), "nothing half-read");
     let first = answered(&engine, &document, Some(&place), how, FIRST);
     assert!(!first.vault.used, "the document had not been read");
     assert!(ask(&engine, &document, Some(&place), how, SECOND, &stopped).is_err());
-    assert!(
-        answered(&engine, &document, Some(&place), how, SECOND)
-            .vault
-            .used
-    );
+    let again = answered(&engine, &document, Some(&place), how, SECOND);
+    assert!(again.vault.used);
 }

@@ -82,6 +82,31 @@ fn three_questions_read_a_document_once() {
     assert_eq!(files_of(&vaults).len(), 1);
 }
 
+#[test]
+fn a_document_that_is_read_in_streaming_is_read_once_too() {
+    let (_place, vaults) = folder();
+    let extra = ["--streaming", "on", "--method", "treekv", "--budget", "200"];
+    let first = ask(&vaults, QUESTION, &extra);
+    assert_eq!(first["vault"]["used"], false);
+    assert_eq!(first["vault"]["kind"], "end");
+    for question in OTHERS {
+        let again = ask(&vaults, question, &extra);
+        assert_eq!(again["vault"]["used"], true, "{again}");
+        assert!(whole(&again, "tokens_read") < 40);
+        let (_place, fresh) = folder();
+        assert_eq!(again["answer"], ask(&fresh, question, &extra)["answer"]);
+    }
+    let listed = kept_in(&vaults, ["vaults", "list"]);
+    let list = &listed.succeeded().stdout;
+    let says = "its end, 200 rows a head by treekv";
+    assert!(list.contains("sample.txt") && list.contains(says), "{list}");
+    let list = kept_in(&vaults, ["vaults", "list", "--json"]).json();
+    assert_eq!(list["vaults"][0]["kind"], "end");
+    let removed = kept_in(&vaults, ["vaults", "remove", "sample.txt"]);
+    removed.succeeded();
+    assert!(files_of(&vaults).is_empty());
+}
+
 /// What such a method keeps serves every question, and that is said where it is used for another one.
 #[test]
 fn methods_that_do_not_look_at_the_question_say_so() {

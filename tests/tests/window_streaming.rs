@@ -128,7 +128,13 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert_eq!(rows, 10);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
-    // The next question goes on from the document's end.
+    // The next question goes on from the document's end, also after a restart.
+    app.until("it is said that it need not be read", |app| {
+        app.text("how-read").filter(|t| t.contains("Already read"))
+    });
+    app.close();
+    let app = Launch::plain().open(&home);
+    app.is_ready();
     app.ask("Who came back with the boxes?");
     app.is_answered();
     let facts = app.snapshot()["turns"][1]["facts"].clone();
@@ -137,7 +143,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     let (prompt, known) = (prompt.expect("a number"), known.expect("a number"));
     assert!(known * 10 > prompt * 9, "{known} of {prompt}");
     let said = app.texts("facts").pop().expect("facts");
-    assert!(said.contains("tokens from memory"), "{said}");
+    assert!(said.contains("tokens from the vault"), "{said}");
     app.picture("again");
 
     // What needs the full cache says that there is none.

@@ -120,7 +120,7 @@ describe('before a question', () => {
     expect(kept.desk.settings.method).toBe('ems')
     expect([find('streaming-stuck'), words('how-read')]).toEqual([
       null,
-      'Read once, piece by piece: while Kept stays open, later questions on it start at once.',
+      'Read once, piece by piece, then kept in the vault: later questions start at once.',
     ])
     // Beside answers it is short, and can be read again.
     kept.desk.apply({ event: 'turn', turn: turn() })

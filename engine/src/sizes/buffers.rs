@@ -164,7 +164,6 @@ impl Sizes {
             vault: self.vault,
             rope: 0,
             kept_rows: (kept + slots * beside + places + rings) as u64,
-            remembered: 0,
             decode: 0,
             card: 0,
         }

@@ -45,7 +45,9 @@ impl Engine {
         let rows = match budget {
             None => None,
             Some(budget) => {
-                let rows = self.budget_rows(Some(budget), prompt.tokens)?;
+                // A share is one of the document, so that every question on it has the same rows.
+                let text = prompt.tokens - prompt.after;
+                let rows = self.budget_rows(Some(budget), text)?;
                 Some(match budget {
                     Budget::Bytes(bytes) => {
                         let prompted = Prompted {
@@ -76,7 +78,6 @@ impl Engine {
     ) -> Result<Answer, EngineError> {
         let (model, n) = (self.model(), prompt.len());
         let mut policy = ask.method.build()?;
-        let remembers = ask.vault.is_some();
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
         let room = ask.max_tokens;
@@ -105,28 +106,16 @@ impl Engine {
                     .with_cache(self.cache_type(), &*policy)?
             }
         };
-        let plan = plan.remembering(remembers);
+        let plan = plan.with_vault(ask.vault.is_some());
         let ledger = MemoryLedger {
             card: plan.card_bytes(model)?,
             ..plan.ledger(model)
         };
         let document = prompt.document.end;
-        let resumed = match remembers {
-            true => (self.streamed()).recall(&prompt.ids[..document], ask.method, &plan),
-            false => None,
-        };
-        if resumed.is_none() {
-            self.streamed().forget();
-        }
+        let end = self.end_of(ask.vault, &prompt.ids[..document], (ask.method, &plan));
         self.ask_for(&ledger)?;
         let rope = RopeTable::new(model.config(), plan.positions);
         notes.extend(self.streaming_notes(ask.method, &plan, n)?);
-        if remembers {
-            notes.push(
-                "in streaming mode no vault is made: the document's end is remembered in memory, so that the next question on it does not read it again"
-                    .to_owned(),
-            );
-        }
         let template = model.chat_template()?;
         notes.extend(template.note().map(str::to_owned));
         let rows = plan.rows;
@@ -135,21 +124,28 @@ impl Engine {
         let started = Instant::now();
         let layers = model.config().layers;
         let kv_bytes_full = self.kv_bytes_full(n);
-        let scratch = ledger.reading() + ledger.remembered;
-        // What was known of the document before stands in its own policy.
-        let (seen, known) = match resumed {
-            Some((own, layers)) => {
-                policy = own;
-                (document, Some(layers))
+        let scratch = ledger.reading();
+        let mut stream = Stream::new(model, &mut *policy, plan.clone(), &rope);
+        let mut left = VaultUse::none(n);
+        let found = end
+            .as_ref()
+            .map_or(Ok(None), |end| end.recall(&mut stream, stop));
+        match found {
+            Ok(None) => {}
+            Ok(Some(bytes)) => left.bytes = bytes,
+            Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
+            Err(error) => {
+                notes.push(error.unread());
+                // Some of it may stand in either.
+                drop(stream);
+                policy = ask.method.build()?;
+                plan.begin(model, &mut *policy)?;
+                stream = Stream::new(model, &mut *policy, plan, &rope);
             }
-            None => (0, None),
-        };
+        }
+        let seen = stream.seen();
         let mut meter =
             ProgressMeter::new(Phase::Reading, n - seen, (n - seen) * layers).behind(seen);
-        let mut stream = Stream::new(model, &mut *policy, plan, &rope);
-        if let Some(layers) = known {
-            stream = stream.resumed(layers, seen);
-        }
         let mut steps = 0;
         {
             let _span =
@@ -176,8 +172,16 @@ impl Engine {
                     };
                     stream.feed(ids, &mut passed, stop)?;
                 }
-                if remembers && seen == 0 && stream.seen() == document {
-                    (self.streamed()).remember(&prompt.ids[..document], ask.method, &stream);
+                if let Some(end) = &end
+                    && seen == 0
+                    && stream.seen() == document
+                {
+                    let names = (&*ask.document.name, &*ask.method.name);
+                    match end.leave(&mut stream, names, stop) {
+                        Ok(bytes) => (left.bytes, left.written) = (bytes, true),
+                        Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
+                        Err(error) => notes.push(error.unwritten()),
+                    }
                 }
             }
         }
@@ -197,8 +201,9 @@ impl Engine {
             vault: VaultUse {
                 used: seen > 0,
                 tokens_from_vault: seen,
-                kind: if remembers { "memory" } else { "off" }.to_owned(),
-                ..VaultUse::none(n - seen)
+                tokens_read: n - seen,
+                kind: if end.is_some() { "end" } else { "off" }.to_owned(),
+                ..left
             },
             notes,
             prompt,

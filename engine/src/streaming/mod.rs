@@ -20,8 +20,8 @@ mod ask;
 mod layer;
 mod perplexity;
 mod plan;
-mod remembered;
 mod ring;
+mod state;
 
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable};
@@ -37,7 +37,7 @@ use ring::Ring;
 
 pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint};
 pub use plan::StreamPlan;
-pub(crate) use remembered::Memory as StreamMemory;
+pub(crate) use state::End;
 
 /// When a document is read in streaming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -53,7 +53,6 @@ pub enum Streaming {
 }
 
 /// One layer's rows between two chunks.
-#[derive(Clone)]
 enum StreamLayer {
     /// A layer that the method cuts; the number is its own count of them.
     Cut(usize, Box<CompactLayer>),

@@ -14,6 +14,7 @@ use crate::sizes::{
     LayerKeeps, kept_bytes, places_bytes, refuse_on_card, refuse_repeated_rounding,
 };
 use crate::staged::StagedAttention;
+use crate::vault::Vault;
 use crate::{EngineError, MemoryLedger, decode};
 
 /// Chunks that go through a layer while its weights are at hand.
@@ -26,7 +27,7 @@ pub(super) const TILE: usize = 64;
 const LEAST_CHUNK: usize = 64;
 
 /// The sizes of one streamed reading.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct StreamPlan {
     /// Tokens that the text has at most.
     pub tokens: usize,
@@ -53,8 +54,8 @@ pub struct StreamPlan {
     method: u64,
     /// How kept rows are stored.
     pub(super) cache: CacheType,
-    /// Whether the document's end is remembered for the next question.
-    remembers: bool,
+    /// Whether the document's end is left in the vaults' folder.
+    vault: bool,
     /// Whether it is a graphics card that answers.
     on_card: bool,
     width: usize,
@@ -127,7 +128,7 @@ impl StreamPlan {
                 looks: policy.looks(),
                 method: policy.bytes(),
                 cache: CacheType::F32,
-                remembers: false,
+                vault: false,
                 on_card: model.card().is_some(),
                 width: model.config().width,
             };
@@ -152,19 +153,35 @@ impl StreamPlan {
         Ok(Self { cache, ..self })
     }
 
-    /// The same, where the next question goes on from the document's end.
-    pub fn remembering(self, remembers: bool) -> Self {
-        Self { remembers, ..self }
+    /// The same, where the document's end is left in the vaults' folder for the next question, or taken from there.
+    pub fn with_vault(self, vault: bool) -> Self {
+        Self { vault, ..self }
     }
 
-    /// Whether a text is read by both in the same way, up to where the shorter one ends.
-    pub(super) fn reads_as(&self, other: &Self) -> bool {
-        let same_text = |plan: &Self| Self {
+    /// What a document's end depends on, whatever the text and whatever follows it: how much has room in a layer, but neither how long the
+    /// answer may get nor how many chunks go through a layer at once.
+    pub(super) fn of_any_text(&self) -> String {
+        let plan = Self {
             tokens: 0,
-            remembers: false,
-            ..plan.clone()
+            room: 0,
+            stretch: 0,
+            positions: 0,
+            vault: false,
+            ..self.clone()
         };
-        same_text(self) == same_text(other)
+        format!("{plan:?} {} {}", self.slots(), self.longest_ring())
+    }
+
+    /// Has `policy`, which is to be as the one that the plan was made with, begin anew.
+    ///
+    /// # Errors
+    /// As [`Policy::stream`].
+    pub(super) fn begin(&self, model: &Model, policy: &mut dyn Policy) -> Result<(), EngineError> {
+        let prompt = PromptShape {
+            room: self.room,
+            ..PromptShape::of(self.tokens)
+        };
+        Ok(policy.stream(&shape_of(model), &prompt, self.rows)?)
     }
 
     /// Without a budget no fewer rows, if the window has them.
@@ -310,14 +327,10 @@ impl StreamPlan {
                 }
             }
         }
-        let remembered = match self.remembers {
-            true => kept_rows as u64 + tables,
-            false => 0,
-        };
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
-            vault: 0,
+            vault: if self.vault { Vault::buffer_bytes() } else { 0 },
             weights: model.weights_in_memory(),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens),
@@ -329,7 +342,6 @@ impl StreamPlan {
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,
-            remembered,
             card: 0,
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }

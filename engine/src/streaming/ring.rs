@@ -3,11 +3,11 @@
 
 use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::RopeTable;
+use kept_policies::Snapshot;
 
-use crate::compact::CompactLayer;
+use crate::compact::{CompactLayer, snapshot_rows};
 
 /// The last rows of one layer.
-#[derive(Clone)]
 pub(super) struct Ring {
     /// Keys before RoPE, oldest first.
     pub(super) keys: RowStore,
@@ -31,6 +31,13 @@ impl Ring {
             rows: 0,
             window,
         }
+    }
+
+    /// Shows all that changes in it.
+    pub(super) fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        snapshot_rows(&mut self.keys, through);
+        snapshot_rows(&mut self.values, through);
+        through.count(&mut self.rows, self.keys.capacity(0));
     }
 
     /// Positions that a token attends to, its own included.

@@ -41,6 +41,21 @@ pub enum VaultError {
 }
 
 impl VaultError {
+    /// What a person is told where nothing could be left for the next question.
+    pub(crate) fn unwritten(&self) -> String {
+        tracing::warn!(error = %self, "a vault could not be written");
+        match self {
+            VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
+            error => format!("no vault was left, so the next question reads the document again: {error}"),
+        }
+    }
+
+    /// What a person is told where what there was could not be used.
+    pub(crate) fn unread(&self) -> String {
+        tracing::warn!(error = %self, "a vault could not be read");
+        format!("the document's vault could not be used: {self}")
+    }
+
     /// Wraps what the system said about `path`.
     pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> VaultError + '_ {
         |error| VaultError::Io {

@@ -6,11 +6,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kept_kernels::PackedRows;
+use kept_kernels::{PackedRows, Stop};
 
+use super::end::{self, EndOf, Walk};
 use super::format::VaultShape;
+use super::making::{Locked, Making, PART, lock, private};
 use super::read::describe;
-use super::write::{Locked, PART, lock, private};
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.
@@ -32,12 +33,21 @@ pub struct VaultEntry {
     pub model: Option<String>,
     /// Tokens; 0 where the vault is not whole.
     pub tokens: usize,
-    /// How rows are stored; `None` where the vault is not whole.
-    pub kind: Option<PackedRows>,
+    /// What is in it; `None` where the vault is not whole.
+    pub holds: Option<Holds>,
     /// Bytes on disk.
     pub bytes: u64,
     /// When it was last used.
     pub used: SystemTime,
+}
+
+/// What a vault holds of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holds {
+    /// All keys and values, and how they are stored.
+    Rows(PackedRows),
+    /// What a reading in streaming had kept at the document's end; and how it was read, in words.
+    End(String),
 }
 
 impl VaultFolder {
@@ -145,7 +155,64 @@ impl VaultFolder {
         model: &str,
         shape: VaultShape,
     ) -> Result<VaultWriter, VaultError> {
-        let needed = shape.bytes();
+        // Between counting and beginning nobody else may begin.
+        let _counting = self.make_place(key, shape.bytes())?;
+        VaultWriter::begin(&self.file(key), key, document, model, shape)
+    }
+
+    /// Leaves a document's end, whose numbers `walk` shows, and makes room for it as [`VaultFolder::begin`] does. Gives how large it is.
+    ///
+    /// # Errors
+    /// As [`VaultFolder::begin`]; one of any kind where `stop` was requested.
+    pub(crate) fn leave_end(
+        &self,
+        key: &VaultKey,
+        of: EndOf,
+        walk: Walk<'_>,
+        stop: &Stop,
+    ) -> Result<u64, VaultError> {
+        let bytes = end::bytes_of(walk);
+        let making = {
+            let _counting = self.make_place(key, bytes + 1024)?;
+            Making::begin(&self.file(key), key, bytes)?
+        };
+        end::write(making, key, of, (walk, stop))
+    }
+
+    /// Puts what was left of a document's end into a state that was made as that was; gives how large it is, if there is one. One that
+    /// is damaged is removed.
+    ///
+    /// # Errors
+    /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then anything.
+    pub(crate) fn recall_end(
+        &self,
+        key: &VaultKey,
+        walk: Walk<'_>,
+        stop: &Stop,
+    ) -> Result<Option<u64>, VaultError> {
+        let path = self.file(key);
+        match end::read(&path, key, (walk, stop)) {
+            Ok(bytes) => {
+                touch(&path);
+                Ok(Some(bytes))
+            }
+            Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                if matches!(error, VaultError::Damaged { .. }) {
+                    self.remove(key)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a document's end was left under `key`.
+    pub(crate) fn has_end(&self, key: &VaultKey) -> bool {
+        describe(&self.file(key)).is_some_and(|found| matches!(found.holds, Holds::End(_)))
+    }
+
+    /// Makes the folder, and room in it for `needed` bytes under `key`; whoever begins a file there does it as long as the lock is held.
+    fn make_place(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
         if needed > self.budget {
             return Err(VaultError::TooLarge {
                 needed,
@@ -157,10 +224,9 @@ impl VaultFolder {
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
         let made = folder.recursive(true).create(&self.path);
         made.map_err(VaultError::io(&self.path))?;
-        // Between counting and beginning nobody else may begin.
-        let _counting = self.counting()?;
+        let counting = self.counting()?;
         self.make_room(key, needed)?;
-        VaultWriter::begin(&self.file(key), key, document, model, shape)
+        Ok(counting)
     }
 
     /// All vaults, the most recently used first.
@@ -174,10 +240,13 @@ impl VaultFolder {
             let Ok(facts) = path.metadata() else {
                 continue;
             };
-            let (document, model, tokens, kind) = match describe(&path) {
-                Some((document, model, shape)) => {
-                    (Some(document), Some(model), shape.tokens, Some(shape.kind))
-                }
+            let (document, model, tokens, holds) = match describe(&path) {
+                Some(found) => (
+                    Some(found.document),
+                    Some(found.model),
+                    found.tokens,
+                    Some(found.holds),
+                ),
                 None => (None, None, 0, None),
             };
             entries.push(VaultEntry {
@@ -185,7 +254,7 @@ impl VaultFolder {
                 document,
                 model,
                 tokens,
-                kind,
+                holds,
                 bytes: facts.len(),
                 used: facts.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             });

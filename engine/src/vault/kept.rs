@@ -28,7 +28,7 @@ pub struct VaultAccess<'a> {
     pub anew: bool,
 }
 
-/// What a question took from the vault, or from what is remembered of a document read in streaming, and left there.
+/// What a question took from the vault and left there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultUse {
     /// Whether rows came from a vault.
@@ -39,7 +39,7 @@ pub struct VaultUse {
     pub tokens_read: usize,
     /// Bytes of the document's vault after the question; 0 where there is none.
     pub bytes: u64,
-    /// How its rows are stored: `q8_0`, `f16`, or `off`; `memory` of a document read in streaming, whose end is remembered.
+    /// How its rows are stored: `q8_0`, `f16`, or `off`; `end` of a document read in streaming, of which the end is kept as it stands.
     pub kind: String,
     /// Whether this question wrote it.
     pub written: bool,

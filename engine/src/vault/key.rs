@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 
 /// Raised when the same document and model would give other bytes.
 const VERSION: u32 = 2;
+/// Raised when reading the same document in streaming would leave other numbers at its end, or the same in another order.
+const END_VERSION: u32 = 1;
 /// Pieces of the model's tensors that are hashed, and how long each is.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 16 << 10;
@@ -52,9 +54,19 @@ impl VaultKey {
     /// For the tokens `prefix`, with which every prompt on the document begins, under a model that rotates by `rope`, in rows of
     /// `kind`.
     pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
+        Self::of(model, rope, prefix, kind.name())
+    }
+
+    /// For the end of a document, the tokens `prefix`, that was read in streaming, `how` in every detail that its numbers depend on. No
+    /// other text is served by it.
+    pub(crate) fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {
+        Self::of(model, rope, prefix, &format!("end {END_VERSION} {how}"))
+    }
+
+    fn of(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
         let mut family = Sha256::new();
         family.update(VERSION.to_le_bytes());
-        family.update(kind.name().as_bytes());
+        family.update(rows.as_bytes());
         family.update(model.0);
         // Some models rotate long texts in another way than short ones.
         for table in std::iter::successors(Some(rope), |table| table.of_windows()) {

@@ -10,7 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kept_kernels::{PackedRows, RowStore};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
+use super::end::EndFooter;
+use super::folder::Holds;
 use super::format::{Footer, MAGIC, MAX_FOOTER, Measurement, PIECE, TAIL, VaultShape};
 use super::{VaultError, VaultKey};
 
@@ -142,7 +146,7 @@ impl VaultRows for HostRows<'_> {
 }
 
 impl Drop for Vault {
-    /// As [`super::write::Locked`]: a process that is being started may hold the handle a while longer.
+    /// As [`super::making::Locked`]: a process that is being started may hold the handle a while longer.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::warn!(%error, "the lock of a vault could not be released");
@@ -163,7 +167,7 @@ impl Vault {
         let mut file = File::open(path).map_err(VaultError::io(path))?;
         file.lock_shared().map_err(VaultError::io(path))?;
         let bytes = file.metadata().map_err(VaultError::io(path))?.len();
-        let end = footer(&mut file, bytes).map_err(VaultError::io(path))?;
+        let end = footer::<Footer>(&mut file, bytes).map_err(VaultError::io(path))?;
         let (footer, length) = end.map_err(damaged)?;
         if footer.key != key.to_string() {
             return Err(damaged("it belongs to another document, model or setting"));
@@ -373,7 +377,10 @@ impl Vault {
 }
 
 /// The footer of a whole vault of `bytes` bytes and the length of its JSON, or what is wrong with it.
-fn footer(file: &mut File, bytes: u64) -> std::io::Result<Result<(Footer, u64), &'static str>> {
+pub(super) fn footer<F: DeserializeOwned>(
+    file: &mut File,
+    bytes: u64,
+) -> std::io::Result<Result<(F, u64), &'static str>> {
     const DAMAGED: &str = "its end is damaged";
     let Some(end) = bytes.checked_sub(TAIL as u64) else {
         return Ok(Err("it is too short"));
@@ -406,13 +413,44 @@ fn footer(file: &mut File, bytes: u64) -> std::io::Result<Result<(Footer, u64), 
     Ok(footer.map(|footer| (footer, length)).map_err(|_| DAMAGED))
 }
 
-/// Document, model, tokens and rows of the vault at `path`, for lists; `None` where it is not whole.
-pub(super) fn describe(path: &Path) -> Option<(String, String, VaultShape)> {
+/// What a file of the vaults' folder is, for lists.
+pub(super) struct Described {
+    pub(super) document: String,
+    pub(super) model: String,
+    pub(super) tokens: usize,
+    pub(super) holds: Holds,
+}
+
+/// Any of the footers.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Either {
+    Rows(Footer),
+    End(EndFooter),
+}
+
+/// What the file at `path` is; `None` where it is not whole.
+pub(super) fn describe(path: &Path) -> Option<Described> {
     let mut file = File::open(path).ok()?;
     let bytes = file.metadata().ok()?.len();
     let (footer, _) = footer(&mut file, bytes).ok()?.ok()?;
-    let shape = footer.shape()?;
-    Some((footer.document, footer.model, shape))
+    Some(match footer {
+        Either::Rows(footer) => {
+            let shape = footer.shape()?;
+            Described {
+                document: footer.document,
+                model: footer.model,
+                tokens: shape.tokens,
+                holds: Holds::Rows(shape.kind),
+            }
+        }
+        Either::End(EndFooter { of, .. }) => Described {
+            document: of.document,
+            model: of.model,
+            tokens: of.tokens,
+            holds: Holds::End(of.how),
+        },
+    })
 }
 
 /// Bytes that one thread reads and checks at a time.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kept_kernels::{PackedRows, RowStore};
+use kept_kernels::{PackedRows, RowStore, Stop};
+use kept_policies::Snapshot;
 
 use super::*;
 
@@ -375,6 +376,74 @@ fn what_others_are_writing_counts_from_its_beginning() {
     assert!(matches!(third, VaultError::TooLarge { .. }), "{third}");
     drop(first);
     begin('3').expect("room");
+}
+
+/// Shows a list that has room for `most` numbers.
+fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
+    move |through| {
+        let mut count = list.len();
+        through.count(&mut count, most);
+        list.resize(count, 0.0);
+        through.floats(list);
+    }
+}
+
+#[test]
+fn the_end_of_a_streamed_document_is_a_vault_like_others() {
+    let of = || EndOf {
+        document: "a book".into(),
+        model: "a model".into(),
+        tokens: 9,
+        how: "4 rows".into(),
+    };
+    let mut numbers: Vec<f32> = (0..300_000).map(|i| i as f32).collect();
+    let most = numbers.len();
+    let (place, folder) = folder(2 << 20);
+    let mut leave = |digit| {
+        folder.leave_end(
+            &key(digit),
+            of(),
+            &mut shown(&mut numbers, most),
+            &Stop::new(),
+        )
+    };
+    let bytes = leave('a').expect("it is left");
+    assert_eq!(files(&place)[0].metadata().expect("a file").len(), bytes);
+    assert!(folder.has_end(&key('a')) && !folder.has_end(&key('b')));
+    let listed = folder.list().expect("a list");
+    let [entry] = &listed[..] else {
+        panic!("{listed:?}")
+    };
+    assert_eq!(entry.holds, Some(Holds::End("4 rows".into())));
+    assert_eq!((entry.tokens, entry.bytes), (9, bytes));
+    assert_eq!(entry.document.as_deref(), Some("a book"));
+
+    // There is room for one of them.
+    leave('b').expect("it is left");
+    assert!(!folder.has_end(&key('a')) && folder.has_end(&key('b')));
+    let mut read = Vec::new();
+    let mut recall =
+        |digit, most| folder.recall_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
+    assert!(matches!(recall('a', most), Ok(None)));
+    assert_eq!(recall('b', most).expect("it is read"), Some(bytes));
+    // More than it was made for is not believed, and goes.
+    let error = recall('b', most - 1).expect_err("no room");
+    assert!(matches!(error, VaultError::Damaged { .. }), "{error}");
+    assert!(files(&place).is_empty());
+    leave('c').expect("it is left");
+    let mut read = Vec::new();
+    let found = folder.recall_end(&key('c'), &mut shown(&mut read, most), &Stop::new());
+    assert!(matches!(found, Ok(Some(_))));
+    let stop = Stop::new();
+    stop.request();
+    let mut other = Vec::new();
+    let found = folder.recall_end(&key('c'), &mut shown(&mut other, most), &stop);
+    assert!(matches!(found, Err(VaultError::Io { .. })));
+    let left = folder.leave_end(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
+    assert!(matches!(left, Err(VaultError::Io { .. })) && other.is_empty());
+    // It had to make room, and nothing half-written is left.
+    assert!(files(&place).is_empty());
+    assert_eq!(read, numbers);
 }
 
 #[test]

@@ -1,63 +1,18 @@
 //! Making a vault: layer after layer, as each is read.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kept_kernels::RowStore;
 
-use super::format::{Footer, MAGIC, PIECE, TAIL, VaultShape};
+use super::format::{Footer, PIECE, VaultShape};
+use super::making::Making;
 use super::{RowsOf, VaultError, VaultKey};
-
-/// Extension of a vault that is being made.
-pub(super) const PART: &str = "part";
-
-/// For files that hold what a person reads: only this person may read them.
-pub(super) fn private() -> OpenOptions {
-    #[allow(unused_mut)] // where there are no such rights
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-}
-
-/// A lock on a file. It is released by its own word: closing the file leaves it with a process that another thread is starting
-/// right now, which holds a copy of the handle until its own program begins.
-#[derive(Debug)]
-pub(super) struct Locked(pub(super) File);
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.unlock() {
-            tracing::warn!(%error, "a lock of the vaults could not be released");
-        }
-    }
-}
-
-/// Takes the lock for writing the vault `target` of `key`; `None` where another process has it.
-pub(super) fn lock(target: &Path, key: &VaultKey) -> Result<Option<Locked>, VaultError> {
-    let path = target.with_file_name(key.lock_name());
-    let mut options = private();
-    let options = options.write(true).create(true).truncate(false);
-    let file = options.open(&path).map_err(VaultError::io(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Locked(file))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(VaultError::io(&path)(error)),
-    }
-}
 
 /// A vault in the making. It has a name of its own until [`VaultWriter::finish`]; dropped before, it leaves nothing.
 #[derive(Debug)]
 pub struct VaultWriter {
-    file: File,
-    /// The file in the making.
-    part: PathBuf,
-    /// Held as long as this process writes; a lock on `part` itself would move to the finished vault with its name.
-    _lock: Locked,
-    /// What it will be called.
-    target: PathBuf,
+    making: Making,
     shape: VaultShape,
     footer: Footer,
     /// At most [`PIECE`] bytes, made once.
@@ -68,7 +23,6 @@ pub struct VaultWriter {
     heads: Vec<Part>,
     /// What stands behind them.
     behind: Part,
-    finished: bool,
 }
 
 /// Bytes that stand one behind the other, as far as they are written.
@@ -90,30 +44,14 @@ impl VaultWriter {
         model: &str,
         shape: VaultShape,
     ) -> Result<Self, VaultError> {
-        let lock = lock(target, key)?.ok_or(VaultError::Busy)?;
-        let part = target.with_extension(PART);
-        let file = private()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&part)
-            .map_err(VaultError::io(&part))?;
-        // Tells other processes what it will take; where that is too much for the file system, its writing says so.
-        if let Err(error) = file.set_len(shape.body_bytes()) {
-            tracing::debug!(%error, "a vault grows as it is written");
-        }
         Ok(Self {
-            file,
-            part,
-            _lock: lock,
-            target: target.to_owned(),
+            making: Making::begin(target, key, shape.body_bytes())?,
             footer: Footer::new(key.to_string(), document, model, &shape),
             heads: vec![Part::default(); 2 * shape.heads.kv_heads],
             shape,
             piece: vec![0; PIECE],
             start: 0,
             behind: Part::default(),
-            finished: false,
         })
     }
 
@@ -161,7 +99,7 @@ impl VaultWriter {
         let part = &mut self.heads[which];
         part.checksum.update(packed);
         part.bytes += packed.len() as u64;
-        self.put(at, packed)
+        self.making.put(at, packed)
     }
 
     /// Packs and adds the keys and values of the tokens `which`, which stand in rows of their own number.
@@ -225,7 +163,7 @@ impl VaultWriter {
             let at = self.start + rows as u64 + self.behind.bytes;
             self.behind.checksum.update(&piece);
             self.behind.bytes += piece.len() as u64;
-            self.put(at, &piece)?;
+            self.making.put(at, &piece)?;
         }
         self.piece = piece;
         Ok(())
@@ -252,8 +190,6 @@ impl VaultWriter {
 
     /// Writes the tokens `ids` and the footer and gives the file its name. Only now is it a vault.
     ///
-    /// Nothing waits for the disk: what a power cut leaves of the file is known by its checksums.
-    ///
     /// # Errors
     /// [`VaultError::Io`].
     ///
@@ -263,38 +199,8 @@ impl VaultWriter {
         let layers = self.shape.windows.len();
         assert_eq!(self.footer.checksums.len(), layers, "layers");
         assert_eq!(ids.len(), self.shape.tokens, "tokens");
-        let mut bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.footer.ids_checksum = crc32fast::hash(&bytes);
-        let footer = serde_json::to_vec(&self.footer).map_err(std::io::Error::from);
-        let written = footer.and_then(|footer| {
-            bytes.reserve(footer.len() + TAIL);
-            bytes.extend(&footer);
-            bytes.extend((footer.len() as u64).to_le_bytes());
-            bytes.extend(crc32fast::hash(&footer).to_le_bytes());
-            bytes.extend(MAGIC);
-            self.file.seek(SeekFrom::Start(self.start))?;
-            self.file.write_all(&bytes)?;
-            std::fs::rename(&self.part, &self.target)?;
-            Ok(self.file.metadata()?.len())
-        });
-        let bytes = written.map_err(VaultError::io(&self.part))?;
-        self.finished = true;
-        Ok(bytes)
-    }
-
-    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), VaultError> {
-        let sought = self.file.seek(SeekFrom::Start(at));
-        let written = sought.and_then(|_| self.file.write_all(bytes));
-        written.map_err(VaultError::io(&self.part))
-    }
-}
-
-impl Drop for VaultWriter {
-    fn drop(&mut self) {
-        if !self.finished
-            && let Err(error) = std::fs::remove_file(&self.part)
-        {
-            tracing::warn!(%error, "a vault that was not finished could not be removed");
-        }
+        self.making.finish(self.start, bytes, &self.footer)
     }
 }

@@ -3,7 +3,34 @@
 use super::RowStore;
 use crate::row_length;
 
+/// All that changes in a store while it is used; what is not here is as the store was made.
+pub struct RowState<'a> {
+    /// Rows in f32.
+    pub floats: &'a mut [f32],
+    /// Rows of any other type, head after head as they are stored.
+    pub bytes: &'a mut [u8],
+    /// The place of each row, and the row in each wide place, where rows trade places.
+    pub places: [&'a mut [u32]; 2],
+}
+
 impl RowStore {
+    /// The numbers of this store, to be written down, or to be put back into a store that was made in the same way.
+    pub fn state(&mut self) -> RowState<'_> {
+        let floats = self.data.as_mut_slice();
+        match &mut self.packed {
+            None => RowState {
+                floats,
+                bytes: &mut [],
+                places: [&mut [], &mut []],
+            },
+            Some(packed) => RowState {
+                floats,
+                bytes: &mut packed.bytes,
+                places: [&mut packed.places, &mut packed.in_wide],
+            },
+        }
+    }
+
     /// Exchanges the places of two rows of head `h` and leaves what lies there: each row then holds what the other held, in its own
     /// place.
     ///

@@ -162,7 +162,7 @@ pub struct Facts {
     /// What was taken, where `auto` was asked for.
     #[serde(default)]
     pub chosen: Option<Chosen>,
-    /// Tokens of the prompt that were not read: they came from the vault, or were remembered of a document read in streaming.
+    /// Tokens of the prompt that were not read: they came from the vault.
     #[serde(default)]
     pub tokens_from_vault: usize,
     /// It was read in streaming mode, which is approximate.

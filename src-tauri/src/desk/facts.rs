@@ -38,8 +38,8 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
     let others = answer.notes.iter();
     let others = others.filter(|note| !chose(note) && !streamed(note));
     let rows = answer.rows_per_layer.iter().max();
-    let remembered = answer.vault.kind != "off";
-    let said = (answer.streamed).then(|| sentences::streamed(rows.copied(), remembered));
+    let kept = answer.vault.bytes > 0;
+    let said = (answer.streamed).then(|| sentences::streamed(rows.copied(), kept));
     said.into_iter()
         .chain(others.map(|note| for_window(note)))
         .collect()

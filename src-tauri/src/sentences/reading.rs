@@ -62,19 +62,17 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
     )
 }
 
-/// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held; `remembered`: the next question
+/// What is said of an answer that came of such a reading, of which at most `rows` rows a head were held; `kept`: the next question
 /// goes on from the document's end.
-pub fn streamed(rows: Option<usize>, remembered: bool) -> String {
+pub fn streamed(rows: Option<usize>, kept: bool) -> String {
     let held = rows.map_or(String::new(), |rows| {
         format!(
             ", holding at most {} pieces of words at a time",
             grouped(rows)
         )
     });
-    let next = match remembered {
-        true => {
-            "As long as Kept is open and nothing else was asked in between, the next question on it does not read it again."
-        }
+    let next = match kept {
+        true => "What is left is in the vault: the next question on it does not read it again.",
         false => "The next question reads the document again.",
     };
     format!(

@@ -1,0 +1,46 @@
+//! A layer's numbers, to be written down or put back into a layer that was made in the same way.
+
+use kept_kernels::RowStore;
+use kept_policies::{Pos, Row, Snapshot};
+
+use super::CompactLayer;
+
+impl CompactLayer {
+    /// Shows all that changes in it.
+    pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
+        snapshot_rows(&mut self.keys, through);
+        snapshot_rows(&mut self.values, through);
+        snapshot_positions(&mut self.positions, through);
+        through.words(&mut self.ranks);
+        for head in 0..self.rows.len() {
+            let capacity = self.keys.capacity(head);
+            through.count(&mut self.rows[head], capacity);
+            // 0 where there is none.
+            let mut hole = self.hole[head].map_or(0, |Row(row)| row as usize + 1);
+            through.count(&mut hole, capacity);
+            self.hole[head] = hole.checked_sub(1).map(|row| Row(row as u32));
+        }
+        if let Some(classes) = &mut self.classes {
+            classes.snapshot(through);
+        }
+    }
+}
+
+/// Shows the numbers of a store.
+pub(crate) fn snapshot_rows(store: &mut RowStore, through: &mut dyn Snapshot) {
+    let state = store.state();
+    through.floats(state.floats);
+    through.bytes(state.bytes);
+    for places in state.places {
+        through.words(places);
+    }
+}
+
+/// Shows positions.
+pub(crate) fn snapshot_positions(positions: &mut [Pos], through: &mut dyn Snapshot) {
+    let mut words: Vec<u32> = positions.iter().map(|position| position.0).collect();
+    through.words(&mut words);
+    for (position, word) in positions.iter_mut().zip(words) {
+        *position = Pos(word);
+    }
+}

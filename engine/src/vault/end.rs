@@ -1,0 +1,270 @@
+//! What stays of a document that was read in streaming: every layer, and the method, as they stood at the document's end. A later
+//! question goes on from there, to the same answer as after a fresh reading: no layer knows what stands behind the document.
+//!
+//! ```text
+//! the state's numbers, as its walk shows them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//! ```
+//!
+//! Not here: what a state is (`streaming/state.rs`).
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
+use std::path::Path;
+
+use kept_kernels::Stop;
+use kept_policies::Snapshot;
+use serde::{Deserialize, Serialize};
+
+use super::format::{PIECE, TAIL};
+use super::making::{Locked, Making};
+use super::read::footer;
+use super::{VaultError, VaultKey};
+
+/// Shows the numbers of a state to whoever walks through it.
+pub(crate) type Walk<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
+
+/// What a document's end is of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EndOf {
+    /// Name of the document, for lists.
+    pub(crate) document: String,
+    /// Name of the model, for lists.
+    pub(crate) model: String,
+    /// Tokens up to the document's end.
+    pub(crate) tokens: usize,
+    /// How it was read, in words: for lists.
+    pub(crate) how: String,
+}
+
+/// The footer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EndFooter {
+    /// Must be the name of the file.
+    key: String,
+    pub(super) of: EndOf,
+    /// CRC-32 of the numbers.
+    checksum: u32,
+}
+
+/// Bytes of the numbers of a state.
+pub(super) fn bytes_of(walk: Walk<'_>) -> u64 {
+    let mut counted = Counted(0);
+    walk(&mut counted);
+    counted.0
+}
+
+/// Writes a state to the file of `key` that was begun; gives how large that is.
+///
+/// # Errors
+/// [`VaultError::Io`].
+pub(super) fn write(
+    making: Making,
+    key: &VaultKey,
+    of: EndOf,
+    (walk, stop): (Walk<'_>, &Stop),
+) -> Result<u64, VaultError> {
+    let mut written = Written {
+        making,
+        at: 0,
+        piece: Vec::with_capacity(PIECE),
+        checksum: crc32fast::Hasher::new(),
+        outcome: Ok(()),
+        stop,
+    };
+    walk(&mut written);
+    written.checksum.update(&written.piece);
+    written.outcome?;
+    let footer = EndFooter {
+        key: key.to_string(),
+        of,
+        checksum: written.checksum.finalize(),
+    };
+    written.making.finish(written.at, written.piece, &footer)
+}
+
+/// Puts the numbers of the file at `path`, which must be that of `key`, into a state that was made as the one was that they are of.
+/// Gives how large the file is.
+///
+/// # Errors
+/// [`VaultError::Io`]; [`VaultError::Damaged`]. The state is then anything.
+pub(super) fn read(
+    path: &Path,
+    key: &VaultKey,
+    (walk, stop): (Walk<'_>, &Stop),
+) -> Result<u64, VaultError> {
+    let damaged = |what: &str| VaultError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let file = File::open(path).map_err(VaultError::io(path))?;
+    // As long as it is read nobody removes it.
+    file.lock_shared().map_err(VaultError::io(path))?;
+    let mut file = Locked(file);
+    let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
+    let end = footer::<EndFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;
+    let (footer, length) = end.map_err(damaged)?;
+    if footer.key != key.to_string() {
+        return Err(damaged("it belongs to another document, model or setting"));
+    }
+    file.0.rewind().map_err(VaultError::io(path))?;
+    let mut taken = Taken {
+        from: BufReader::new(&file.0).take(bytes - length - TAIL as u64),
+        piece: Vec::new(),
+        checksum: crc32fast::Hasher::new(),
+        outcome: Ok(()),
+        plausible: true,
+        stop,
+    };
+    walk(&mut taken);
+    let left = taken.from.limit();
+    match taken.outcome {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(damaged("it has become shorter"))
+        }
+        Err(error) => Err(VaultError::io(path)(error)),
+        Ok(()) if left > 0 || !taken.plausible => Err(damaged("it is not as long as it says")),
+        Ok(()) if taken.checksum.finalize() != footer.checksum => {
+            Err(damaged("its numbers have changed"))
+        }
+        Ok(()) => Ok(bytes),
+    }
+}
+
+/// Counts bytes.
+struct Counted(u64);
+
+impl Snapshot for Counted {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.0 += size_of_val(numbers) as u64;
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.0 += size_of_val(numbers) as u64;
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.0 += numbers.len() as u64;
+    }
+
+    fn count(&mut self, _number: &mut usize, _most: usize) {
+        self.0 += size_of::<u64>() as u64;
+    }
+}
+
+/// What a stop looks like to whoever reads or writes.
+fn stopped() -> io::Error {
+    io::Error::other("it was stopped")
+}
+
+/// Takes numbers down.
+struct Written<'a> {
+    making: Making,
+    /// Where the piece begins.
+    at: u64,
+    /// At most [`PIECE`] bytes that are not in the file yet.
+    piece: Vec<u8>,
+    /// Of what is.
+    checksum: crc32fast::Hasher,
+    outcome: Result<(), VaultError>,
+    stop: &'a Stop,
+}
+
+impl Written<'_> {
+    fn add<T: Copy, const BYTES: usize>(&mut self, numbers: &[T], bytes: fn(T) -> [u8; BYTES]) {
+        for numbers in numbers.chunks(PIECE / BYTES) {
+            if self.piece.len() + numbers.len() * BYTES > PIECE && self.outcome.is_ok() {
+                self.outcome = match self.stop.is_requested() {
+                    true => Err(self.making.failed(stopped())),
+                    false => self.making.put(self.at, &self.piece),
+                };
+                self.checksum.update(&self.piece);
+                self.at += self.piece.len() as u64;
+                self.piece.clear();
+            }
+            // After an error nothing counts any more.
+            if self.outcome.is_err() {
+                return;
+            }
+            let before = self.piece.len();
+            self.piece.resize(before + numbers.len() * BYTES, 0);
+            let places = self.piece[before..].as_chunks_mut::<BYTES>().0;
+            for (place, &number) in places.iter_mut().zip(numbers) {
+                *place = bytes(number);
+            }
+        }
+    }
+}
+
+impl Snapshot for Written<'_> {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.add(numbers, f32::to_le_bytes);
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.add(numbers, u32::to_le_bytes);
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.add(numbers, |byte| [byte]);
+    }
+
+    fn count(&mut self, number: &mut usize, _most: usize) {
+        self.add(&[*number as u64], u64::to_le_bytes);
+    }
+}
+
+/// Puts numbers back.
+struct Taken<'a> {
+    from: io::Take<BufReader<&'a File>>,
+    /// At most [`PIECE`] bytes.
+    piece: Vec<u8>,
+    checksum: crc32fast::Hasher,
+    outcome: io::Result<()>,
+    /// Whether every count was one that there is room for.
+    plausible: bool,
+    stop: &'a Stop,
+}
+
+impl Taken<'_> {
+    fn fill<T, const BYTES: usize>(&mut self, numbers: &mut [T], number: fn([u8; BYTES]) -> T) {
+        for numbers in numbers.chunks_mut(PIECE / BYTES) {
+            self.piece.resize(numbers.len() * BYTES, 0);
+            if self.outcome.is_ok() {
+                self.outcome = match self.stop.is_requested() {
+                    true => Err(stopped()),
+                    false => self.from.read_exact(&mut self.piece),
+                };
+            }
+            if self.outcome.is_err() {
+                return;
+            }
+            self.checksum.update(&self.piece);
+            let pieces = self.piece.as_chunks::<BYTES>().0;
+            for (place, &bytes) in numbers.iter_mut().zip(pieces) {
+                *place = number(bytes);
+            }
+        }
+    }
+}
+
+impl Snapshot for Taken<'_> {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.fill(numbers, f32::from_le_bytes);
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.fill(numbers, u32::from_le_bytes);
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.fill(numbers, |[byte]| byte);
+    }
+
+    fn count(&mut self, number: &mut usize, most: usize) {
+        let mut read = [0];
+        self.fill(&mut read, u64::from_le_bytes);
+        let fits = usize::try_from(read[0]).ok().filter(|read| *read <= most);
+        self.plausible &= fits.is_some();
+        *number = fits.unwrap_or(0);
+    }
+}
