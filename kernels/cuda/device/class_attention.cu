@@ -4,7 +4,9 @@
 //   logits  a warp for each entry and kv head: the class's key once for all heads of the group
 //   mass    one block a query head; probabilities are added up as whole numbers of 2^-40, so that no order of adding can be seen
 //   values  a block a query head and share of the classes
-//   bytes   entries * 2 * DIM + classes * 2 * DIM a kv head
+//   operations  2 * (entries + classes) * DIM a query head, an exponential an entry
+//   bytes   entries * 2 * DIM + classes * 2 * DIM a kv head; the values once more for every further head of the group, out of the
+//           second-level cache
 #include "device.cuh"
 
 struct ClassAttention {

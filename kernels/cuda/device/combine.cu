@@ -1,6 +1,7 @@
 // What follows attention that was split over its keys: the parts added up, and logits raised to probabilities.
 //
-//   bytes  the parts once; the logits of a decode step once, read and written
+//   operations  2 * parts * DIM a query head; an exponential a logit
+//   bytes       the parts once; the logits of a decode step once, read and written
 #include "device.cuh"
 
 // Adds up what blocks made of their shares of the keys: each part counts as much as its log-sum-exp says.

@@ -1,6 +1,7 @@
 // Weights that are not quantised: out = x * weights^T.
 //
 //   block  8 rows of the weights, a warp each, and 8 rows of the input, so that a weight is read once for eight of them
+//   operations  2 * inputs * the weights
 //   bytes  the weights once for every 8 inputs: for models that are small or for single tensors, not for speed
 #include "device.cuh"
 

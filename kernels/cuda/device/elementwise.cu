@@ -1,6 +1,7 @@
 // The row-wise pieces of a layer, between the products with weights: norms, heads with their bias, norm and RoPE, activations, sums.
 //
-//   bytes  every number read and written once; all of it is bound by that
+//   operations  less than ten a number, but for an exponential a number of an activation
+//   bytes       every number read and written once; all of it is bound by that
 #include "device.cuh"
 
 // out = x / sqrt(mean(x^2) + eps) * weight; with `residual` the result is added to it, and `out` may be null.

@@ -1,6 +1,7 @@
 // Rows on their way into the compact cache: gathered by position, turned back to before RoPE where positions are re-assigned, rotated by
 // Hadamard's matrix where they are to have 4 bits, and stored in their kind, as store.cuh says.
 //
+//   operations  3 a number that is turned back, log2(DIM) a number that Hadamard's matrix turns
 //   bytes  each kept row read once (2 * DIM) and written once
 #include "store.cuh"
 

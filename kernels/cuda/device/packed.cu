@@ -1,5 +1,6 @@
 // Rows of a vault as the file has them in q8_0, the scale of every 32 numbers before them: on their way into a layer, and out of it.
 //
+//   operations  a product a number, and into q8_0 a comparison
 //   bytes  each block of 32 once as it is packed (34) and once as it is not (64)
 #include "device.cuh"
 

@@ -3,7 +3,8 @@
 // rows x keys is held, and no sum depends on which block came first.
 //
 //   operations  2 * rows * keys * DIM a query head and pass
-//   bytes       first pass: the keys once for every 64 rows; second pass: the keys once, the queries once for every 64 keys
+//   bytes       first pass: the keys once for every 64 rows; second pass: the keys once a query head (out of the second-level
+//               cache for all but the first of a group), the queries once for every 64 keys
 #include "tiles.cuh"
 
 struct Scores {

@@ -1,7 +1,8 @@
 // What stands between the products of one token's step: norms, heads on their way into the cache, the choice of the next token. Everything that changes
 // from token to token lies on the device, so that a whole step can be recorded once and run again.
 //
-//   bytes  every number read and written once
+//   operations  less than ten a number; choosing a token: a comparison a logit for the likeliest, and for the k likeliest a few passes
+//   bytes       every number read and written once
 #include "inputs.cuh"
 #include "store.cuh"
 

@@ -20,11 +20,17 @@ pub(crate) fn tile_keys(head_dim: usize) -> usize {
     if head_dim > 128 { 32 } else { 64 }
 }
 
-/// How many tiles of keys and values stand in shared memory, and the bytes of it: two where the device has room, so that one is
-/// copied while the other is used.
+/// What a multiprocessor's shared memory loses to each block beside what the block asks for; so the most that one may ask for is all but this.
+const LOST_TO_BLOCK: u32 = 1024;
+
+/// How many tiles of keys and values stand in shared memory, and the bytes of it: two, so that one is copied while the other is used, where
+/// a multiprocessor then still holds two blocks. Where it would hold one, two blocks of one tile hide more: the other one's warps compute
+/// while a tile is copied.
 pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, u32) {
     let one = (2 * tile_keys(head_dim) * tile_row_bytes(head_dim)) as u32;
-    match 2 * one <= device.facts().shared_bytes && device.facts().capability >= 80 {
+    let of_multiprocessor = device.facts().shared_bytes + LOST_TO_BLOCK;
+    let fits = 2 * (2 * one + LOST_TO_BLOCK) <= of_multiprocessor;
+    match fits && device.facts().capability >= 80 {
         true => (2, 2 * one),
         false => (1, one),
     }
@@ -229,5 +235,33 @@ impl Device {
         };
         // SAFETY: the caller's promise.
         unsafe { self.launch("combine", geometry, &parameters) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated;
+
+    /// On every card that copies beside computing a multiprocessor holds two blocks, and two tiles of each where it can.
+    #[test]
+    fn two_blocks_share_a_multiprocessor() {
+        for (capability, two) in [
+            (75, &[][..]),
+            (80, &[64, 80, 96, 128, 256]),
+            (86, &[64, 80]),
+            (89, &[64, 80]),
+            (90, &[64, 80, 96, 128, 256]),
+        ] {
+            let device = emulated::device(capability, 1 << 20);
+            for head_dim in crate::HEAD_DIMS {
+                let (stages, bytes) = stages(&device, head_dim);
+                let what = format!("sm_{capability}, heads of {head_dim}: {stages} of {bytes}");
+                assert_eq!(stages == 2, two.contains(&head_dim), "{what}");
+                let blocks =
+                    (device.facts().shared_bytes + LOST_TO_BLOCK) / (bytes + LOST_TO_BLOCK);
+                assert!(capability == 75 || blocks >= 2, "{what}");
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Copies between the host and a device beside what it computes: [`Carried`], and [`Sending`] and [`Fetching`] for bytes that the host fills or
-//! looks at.
+//! Copies between the host and a device beside what it computes: [`Carried`], and [`Sending`], [`Fetching`] and [`Bringing`] for what the host
+//! fills or looks at.
 //!
 //! ```text
 //! host     fill a | fill b | fill a ..          launch .. launch | look
@@ -222,5 +222,59 @@ impl Fetching {
         let start = self.here.driver().reach(self.here.address())?;
         // SAFETY: memory of this object's that no copy writes any more, borrowed with it.
         Ok(unsafe { std::slice::from_raw_parts(start, self.count) })
+    }
+}
+
+/// Numbers on their way to the host piece by piece, through memory that a driver copies to without a detour: while one piece is taken, the
+/// next one travels.
+pub struct Bringing<T: Number> {
+    halves: [Buffer<T>; 2],
+}
+
+impl<T: Number> Bringing<T> {
+    /// Pieces need not be larger, to be worth their asking.
+    pub const PIECE: usize = 1 << 18;
+
+    /// Pieces of `numbers` numbers.
+    pub fn new(device: &Device, numbers: usize) -> Result<Self, DeviceError> {
+        let half = || device.room_at(Home::Host, numbers);
+        Ok(Self {
+            halves: [half()?, half()?],
+        })
+    }
+
+    /// Reads from `first` on as many of `from` as there are in `numbers`, after everything that was asked for before.
+    ///
+    /// # Panics
+    /// When there are not as many, or pieces are of nothing.
+    pub fn read(
+        &mut self,
+        from: &Buffer<T>,
+        first: usize,
+        numbers: &mut [T],
+    ) -> Result<(), DeviceError> {
+        let [mut half, mut other] = self.halves.each_mut();
+        let most = half.len();
+        assert!(most > 0 || numbers.is_empty(), "pieces of nothing");
+        let end = first + numbers.len();
+        let ask = |half: &mut Buffer<T>, at: usize| match at < end {
+            true => half.copy_beside(0, from, at..end.min(at + most)).map(Some),
+            false => Ok(None),
+        };
+        let mut at = first;
+        let mut coming = ask(half, at)?;
+        for piece in numbers.chunks_mut(most.max(1)) {
+            at += piece.len();
+            let next = ask(other, at)?;
+            if let Some(carried) = coming {
+                carried.wait()?;
+            }
+            let start = half.driver().reach(half.address())?.cast::<T>();
+            // SAFETY: as many numbers of this object's as were copied there, which no copy writes any more; numbers of any bits are numbers.
+            piece.copy_from_slice(unsafe { std::slice::from_raw_parts(start, piece.len()) });
+            coming = next;
+            std::mem::swap(&mut half, &mut other);
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
 //!   `kept.rs`: [`KeptRows`], how they are stored.
 //! - `rates.rs`: [`Rates`], what a card can do at most.
-//! - `beside.rs`: [`Sending`] and [`Fetching`], bytes that travel while the device computes.
+//! - `beside.rs`: [`Sending`], [`Fetching`] and [`Bringing`], what travels while the device computes or the host looks.
 //! - `weights.rs`: products with a model's weights, by candle's kernels.
 //! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
@@ -50,7 +50,7 @@ mod step;
 mod weights;
 
 pub use attention::{AttentionScratch, PrefillAttention};
-pub use beside::{Carried, Fetching, Sending};
+pub use beside::{Bringing, Carried, Fetching, Sending};
 pub use cache::{CardCache, LayerRoom, NewToken, StepLayer};
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, Ranks};

@@ -6,7 +6,7 @@ use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
 use crate::driver::{Address, Geometry};
-use crate::{AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention};
+use crate::{AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention, Sending};
 
 /// Times that each is measured; the median counts.
 const RUNS: usize = 7;
@@ -52,6 +52,8 @@ impl RatesOf {
 pub struct Rates {
     /// Bytes a second of copies on the card, those read and those written.
     pub copy: f64,
+    /// Bytes a second of copies from the host's page-locked memory to the card.
+    pub to_card: f64,
     /// Operations a second of halves on the tensor cores, sums in f32.
     pub matrix: f64,
     /// Operations a second of attention over a prompt.
@@ -76,6 +78,7 @@ impl Device {
         let mut to: Buffer<u8> = self.zeros(of.copied)?;
         let copy = self.median(|| to.copy_from(0, &from, 0..of.copied))?;
         drop((from, to));
+        let to_card = self.sending_seconds(of.copied)?;
 
         let blocks = BLOCKS_EACH * self.facts().multiprocessors;
         let out: Buffer<f32> = self.room((blocks * 128) as usize)?;
@@ -100,8 +103,23 @@ impl Device {
         let attended = 4 * (of.shape.q_heads * of.shape.head_dim) as u64 * seen;
         Ok(Rates {
             copy: 2.0 * of.copied as f64 / copy,
+            to_card: of.copied as f64 / to_card,
             matrix: multiplied as f64 / matrix,
             attention: attended as f64 / attention,
+        })
+    }
+
+    fn sending_seconds(&self, bytes: usize) -> Result<f64, DeviceError> {
+        let mut sending = Sending::new(self, bytes)?;
+        let mut to: Buffer<u8> = self.zeros(bytes)?;
+        for half in 1..=2 {
+            sending.room()?.fill(half);
+            sending.send_to(&mut to, 0, bytes)?;
+        }
+        self.median(|| {
+            sending.room()?;
+            sending.send_to(&mut to, 0, bytes)?;
+            sending.before_the_rest()
         })
     }
 

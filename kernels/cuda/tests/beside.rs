@@ -2,7 +2,7 @@
 
 mod support;
 
-use kept_cuda::{Device, Fetching, Home, Sending, emulated};
+use kept_cuda::{Bringing, Device, Fetching, Home, Sending, emulated};
 use support::devices;
 
 /// Devices whose copies run as late as they may, and at once.
@@ -89,4 +89,23 @@ fn a_buffer_is_not_copied_onto_itself_beside_other_work() {
     let mut buffer = device.zeros::<u8>(8).expect("room");
     let same = buffer.share(4..8);
     let _ = buffer.copy_beside(0, &same, 0..4);
+}
+
+#[test]
+fn what_is_brought_in_pieces_is_what_was_there() {
+    for device in both() {
+        let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let mut there = device.copy_of(&numbers).expect("room");
+        let mut bringing = Bringing::new(&device, 64).expect("room");
+        for (first, count) in [(0, 1000), (3, 64), (900, 65), (7, 1), (5, 0), (0, 128)] {
+            let mut found = vec![0.0; count];
+            bringing.read(&there, first, &mut found).expect("brought");
+            assert_eq!(found, numbers[first..first + count]);
+        }
+        // What is written later is brought later.
+        there.write(2, &[7.5]).expect("written");
+        let mut found = [0.0; 4];
+        bringing.read(&there, 0, &mut found).expect("brought");
+        assert_eq!(found, [0.0, 1.0, 7.5, 3.0]);
+    }
 }

@@ -4,8 +4,8 @@ mod support;
 
 use half::f16;
 use kept_cuda::{
-    Activation, Angles, ClassAttention, ClassScratch, Heads, Indices, Kept, KeptRows, Places,
-    RowKind,
+    Activation, Angles, ClassAttention, ClassScratch, HEAD_DIMS, Heads, Indices, Kept, KeptRows,
+    Places, RowKind,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, reference};
 use support::*;
@@ -48,7 +48,7 @@ fn norms_are_written_and_added() {
 fn heads_are_biased_normed_turned_and_written_where_they_belong() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(2));
     let (rows, heads, first) = (3, 6, 4);
-    for dim in [64, 80] {
+    for dim in HEAD_DIMS {
         for (pairing, rope_dim) in PAIRINGS.into_iter().flat_map(|p| [(p, dim), (p, dim / 2)]) {
             let (x, bias, norm) = (
                 numbers.rows(rows * heads * dim),
@@ -120,22 +120,23 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
 #[test]
 fn keys_are_turned_back() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(3));
-    let shape = HeadShape {
-        q_heads: 2,
-        kv_heads: 2,
-        head_dim: 64,
-    };
-    for pairing in PAIRINGS {
+    for (dim, pairing) in HEAD_DIMS.into_iter().flat_map(|d| PAIRINGS.map(|p| (d, p))) {
+        let shape = HeadShape {
+            q_heads: 2,
+            kv_heads: 2,
+            head_dim: dim,
+        };
+        let columns = dim / 4;
         let (mut host, mut keys) = layer(&device, &mut numbers, &shape, 7);
-        let (cos, sin) = angles(&mut numbers, 7, 16);
+        let (cos, sin) = angles(&mut numbers, 7, columns);
         let back: Vec<f32> = sin.iter().map(|s| -s).collect();
         for h in 0..2 {
             reference::rotate(
-                &mut host.head_mut(h)[..5 * 64],
+                &mut host.head_mut(h)[..5 * dim],
                 1,
-                64,
-                &cos[..5 * 16],
-                &back[..5 * 16],
+                dim,
+                &cos[..5 * columns],
+                &back[..5 * columns],
                 pairing,
             );
         }
@@ -143,7 +144,7 @@ fn keys_are_turned_back() {
         let angles = Angles {
             cos: &cos,
             sin: &sin,
-            rope_dim: 32,
+            rope_dim: 2 * columns,
             pairing,
         };
         device.unrotate(&mut keys, 5, angles).expect("it runs");
@@ -154,7 +155,12 @@ fn keys_are_turned_back() {
             .iter()
             .map(|x| x.to_f32())
             .collect();
-        close(&found, host.as_slice(), 2e-3, "turned back");
+        close(
+            &found,
+            host.as_slice(),
+            2e-3,
+            &format!("turned back, heads of {dim}"),
+        );
     }
 }
 
@@ -267,7 +273,7 @@ fn same_rows(found: &KeptRows, expected: &KeptRows, what: &str) {
 fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
     for device in devices() {
         let mut numbers = Numbers::new(6);
-        for dim in [64, 80, 128, 256] {
+        for dim in HEAD_DIMS {
             let shape = HeadShape {
                 q_heads: 2,
                 kv_heads: 2,

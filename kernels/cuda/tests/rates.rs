@@ -24,7 +24,7 @@ fn copies_products_and_attention_are_measured() {
         let emulated = device.facts().name.starts_with("emulated");
         let of = if emulated { little } else { RatesOf::CARD };
         let rates = device.rates(&of).expect("it runs");
-        for rate in [rates.copy, rates.matrix, rates.attention] {
+        for rate in [rates.copy, rates.to_card, rates.matrix, rates.attention] {
             assert!(rate.is_finite() && rate > 0.0, "{rates:?}");
         }
         // Nothing attends faster than products are made.
