@@ -14,7 +14,7 @@ const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Looks at a card again and again, until it is asked.
 pub struct CardWatch {
-    /// Bytes that were free as it began.
+    /// Bytes that were free before the model was there.
     free: u64,
     /// The fewest that were.
     fewest: Arc<AtomicU64>,
@@ -33,8 +33,8 @@ impl Engine {
             return Ok(None);
         };
         let device = card.device().clone();
-        let free = device.free_memory()?;
-        let fewest = Arc::new(AtomicU64::new(free));
+        let free = card.free_before();
+        let fewest = Arc::new(AtomicU64::new(device.free_memory()?));
         let ended = Arc::new(AtomicBool::new(false));
         let (there, seen, end) = (device.clone(), fewest.clone(), ended.clone());
         let looking = std::thread::spawn(move || {
@@ -58,14 +58,14 @@ impl Engine {
 }
 
 impl CardWatch {
-    /// The most bytes that were taken since it began, by whoever took them.
+    /// The most bytes that were taken while it looked, by whoever took them, what the model's weights take included.
     ///
     /// # Errors
     /// [`EngineError::Card`] when the card does not answer.
     pub fn most(&self) -> Result<u64, EngineError> {
         let now = self.device.free_memory()?;
         let fewest = self.fewest.fetch_min(now, Ordering::Relaxed).min(now);
-        Ok(self.free - fewest)
+        Ok(self.free.saturating_sub(fewest))
     }
 }
 

@@ -171,6 +171,7 @@ pub fn card_rates(ordinal: usize) -> Result<CardRates, EngineError> {
     Ok(CardRates {
         card: device.facts().name.clone(),
         copy_gbs: rates.copy / 1e9,
+        to_card_gbs: rates.to_card / 1e9,
         matrix_tflops: rates.matrix / 1e12,
         attention_tflops: rates.attention / 1e12,
     })
@@ -183,6 +184,8 @@ pub struct CardRates {
     pub card: String,
     /// Copies on the card: bytes read and bytes written, both counted.
     pub copy_gbs: f64,
+    /// Copies from the computer's page-locked memory to the card: bytes that arrive.
+    pub to_card_gbs: f64,
     /// Products of halves on its tensor cores, with sums in f32.
     pub matrix_tflops: f64,
     /// Attention of the last 2,048 of 32K tokens in a layer of an 8B model.

@@ -1,6 +1,6 @@
 //! What a question would cost, before anything is read.
 
-use kept_kernels::in_words;
+use kept_kernels::{PackedRows, in_words};
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
@@ -165,6 +165,24 @@ impl Engine {
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
         let (sizes, ..) = engine.sizes(prompt, method, budget, room)?;
         engine.ledger_of(&sizes, room)
+    }
+
+    /// Bytes of the graphics card that has the model's weights, these included, that such a reading and its answer take at the worst
+    /// moment, of `memory` at most, with the document kept in `vault` if that is something; 0 where there is no card.
+    ///
+    /// # Errors
+    /// As [`Engine::estimate`].
+    pub fn expected_card_bytes(
+        &self,
+        prompt: &PromptShape,
+        (method, budget, room): (&Method, Option<Budget>, usize),
+        vault: Option<PackedRows>,
+        memory: Option<u64>,
+    ) -> Result<u64, EngineError> {
+        let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
+        let mut sizes = sizes.with_vault(vault);
+        place_residual(self.model(), &mut sizes, memory)?;
+        Ok(self.ledger_of(&sizes, room)?.card)
     }
 
     pub(crate) fn sizes(

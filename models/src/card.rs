@@ -33,6 +33,8 @@ pub struct CardModel {
     pub(crate) output: Weights,
     /// Bytes of a [`Slot`].
     slot: usize,
+    /// Bytes of the device that were free before.
+    free_before: u64,
 }
 
 /// Where rows of one layer stand.
@@ -117,6 +119,7 @@ impl CardModel {
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
+        let free_before = device.free_memory()?;
         let homes = homes(model, &device)?;
         let layers = model.layers.iter().zip(homes);
         let layers = layers.map(|(layer, home)| CardLayer::new(layer, &device, home));
@@ -130,7 +133,13 @@ impl CardModel {
             output: Weights::of(&device, Home::Device, &model.output)?,
             config,
             device,
+            free_before,
         })
+    }
+
+    /// Bytes of the device that were free before anything of the model was there.
+    pub fn free_before(&self) -> u64 {
+        self.free_before
     }
 
     /// The device.

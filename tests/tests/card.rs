@@ -97,6 +97,25 @@ const METHODS: &[(&str, &str, usize)] = &[
     ("kvzip", "chunk=50,spread=model", 40),
 ];
 
+/// Nothing is nearly tied in numbers of a model in floating point, and nothing rounds their inputs: every method keeps the very same
+/// rows, layer by layer and head by head.
+fn same_rows(methods: &[(&str, &str, usize)]) {
+    let card = cards().pop().expect("a card");
+    for &method in methods {
+        same_logits(&small("llama", 2), method, &card);
+    }
+}
+
+#[test]
+fn every_method_keeps_the_same_rows_of_a_model_in_floating_point() {
+    same_rows(&METHODS[..12]);
+}
+
+#[test]
+fn and_so_does_every_other() {
+    same_rows(&METHODS[12..]);
+}
+
 /// The prompt of a short document and its question, as tokens of the model in the box.
 fn question(model: &Model) -> Vec<u32> {
     let text = "The founding year of the museum is 1884. The locker code of Ann Quorvin is 4711. The market day of Saltmarrow \

@@ -7,7 +7,9 @@
 //! ```
 
 use half::f16;
-use kept_cuda::{Buffer, CardCache, ClassScratch, DecodeScratch, Device, DeviceError, Places};
+use kept_cuda::{
+    Bringing, Buffer, CardCache, ClassScratch, DecodeScratch, Device, DeviceError, Places,
+};
 use kept_kernels::{HeadShape, Scale};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
 
@@ -44,6 +46,7 @@ pub(super) struct CardDecoding<'a> {
     best_here: Vec<f32>,
     /// As `seen`, on the host.
     seen_here: Vec<f32>,
+    bringing: Bringing<f32>,
     /// `[kv_heads, layers, head_dim]`: the new token's, on the host.
     new_keys: Vec<f32>,
     /// As `new_keys`.
@@ -104,6 +107,7 @@ impl<'a> CardDecoding<'a> {
             stride,
             best_here: vec![0.0; best],
             seen_here: vec![0.0; seen],
+            bringing: Bringing::new(device, Bringing::<f32>::PIECE.min(seen))?,
             new_keys: vec![0.0; new],
             new_values: vec![0.0; new],
             books: Books::new(layers, shape.kv_heads),
@@ -173,7 +177,7 @@ impl<'a> CardDecoding<'a> {
             .logits(&self.residual, &mut self.pass, &mut self.logits)?;
         self.logits.read(0, logits)?;
         self.best.read(0, &mut self.best_here)?;
-        self.seen.read(0, &mut self.seen_here)?;
+        self.bringing.read(&self.seen, 0, &mut self.seen_here)?;
         self.rows
             .read_new(&mut self.new_keys, &mut self.new_values)?;
         let (layers, dim) = (cache.layers.len(), self.shape.head_dim);

@@ -16,7 +16,7 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, Places,
+    AttentionScratch, Bringing, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, Places,
     PrefillAttention, RowKind, Scores, ScoresScratch, Sending,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, words};
@@ -55,6 +55,8 @@ pub(super) struct CardReading<'a> {
     scores: ScoresScratch,
     /// `[q_heads, n]`: what some rows see.
     seen: Buffer<f32>,
+    /// Brings what is seen and summed.
+    bringing: Bringing<f32>,
     /// `[q_heads, entering]`, at most `[q_heads, n]`: what all rows see, where that is asked for.
     column_sums: Buffer<f32>,
     /// Numbers of them in this layer.
@@ -75,6 +77,8 @@ pub(super) struct CardReading<'a> {
     kept_at: Indices,
     /// `[AT_ONCE]`: and whose.
     kept_heads: Indices,
+    /// Brings kept rows.
+    bringing_kept: Bringing<u8>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
 }
@@ -177,6 +181,7 @@ impl<'a> CardReading<'a> {
             window_rows: 0,
             scores: ScoresScratch::new(device, heads, window)?,
             seen: device.room(if looks { heads.q_heads * n } else { 0 })?,
+            bringing: Bringing::new(device, Bringing::<f32>::PIECE.min(heads.q_heads * n))?,
             column_sums: device.room(most(Sizes::column_sums))?,
             columns: 0,
             log_sum_exp: device.room(most(Sizes::log_sum_exp))?,
@@ -191,6 +196,7 @@ impl<'a> CardReading<'a> {
             kept: KeptRows::new(device, RowKind::F16, AT_ONCE, heads.head_dim)?,
             kept_at: Indices::zeros(device, AT_ONCE)?,
             kept_heads: Indices::zeros(device, AT_ONCE)?,
+            bringing_kept: Bringing::new(device, AT_ONCE * heads.head_dim * size_of::<f16>())?,
             halves: Vec::new(),
             card,
         })

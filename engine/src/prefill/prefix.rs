@@ -389,9 +389,7 @@ impl Prefix {
     }
 
     fn note_unread(&mut self, error: &VaultError) {
-        tracing::warn!(%error, "a vault could not be read");
-        self.notes
-            .push(format!("the document's vault could not be used: {error}"));
+        self.notes.push(error.unread());
     }
 }
 

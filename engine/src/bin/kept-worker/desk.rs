@@ -12,7 +12,7 @@ use crate::asking::{self, Job, Left};
 use crate::facts;
 use crate::joining;
 use crate::keeping::Keeping;
-use crate::opening::{self, ModelName, OpenDocument, OpenModel, Outcome};
+use crate::opening::{self, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 use crate::output::Output;
 
 mod questions;
@@ -26,7 +26,7 @@ pub enum Input {
     /// A message that was JSON, but no request; the sentence says why.
     NotUnderstood(String),
     /// Opening a model has ended; the number tells which.
-    ModelOpened(u64, Outcome<Arc<OpenModel>>),
+    ModelOpened(u64, Opened),
     /// Opening a document has ended.
     DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
     /// The document's tokens were counted.
@@ -46,6 +46,8 @@ struct Opening {
     number: u64,
     /// Whether the window asked for it, and so is told when it is there.
     asked: bool,
+    /// Whether a bug may have left something behind in the model before, which is then not used again.
+    spoiled: bool,
 }
 
 /// See the head of this file.
@@ -54,6 +56,8 @@ pub struct Desk {
     inbox: Sender<Input>,
     jobs: Sender<Job>,
     model: Option<Arc<OpenModel>>,
+    /// Whether a model must go before another one is opened, because there is no room for both.
+    makes_room: fn(&OpenModel) -> bool,
     document: Option<Arc<OpenDocument>>,
     /// The open document's length for the open model, once it is counted.
     length: Option<Outcome<DocumentLength>>,
@@ -80,6 +84,7 @@ impl Desk {
             output,
             inbox,
             model: None,
+            makes_room: |open| open.engine.model().card().is_some(),
             document: None,
             length: None,
             opening_model: None,
@@ -103,7 +108,7 @@ impl Desk {
                     Failure::Request,
                     format!("the engine was asked for something it does not know ({why}); install window and engine of the same version"),
                 ),
-                Input::ModelOpened(number, outcome) => self.model_opened(number, outcome),
+                Input::ModelOpened(number, opened) => self.model_opened(number, opened),
                 Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
                 Input::Counted(number, outcome) if self.counting == Some(number) => {
                     self.counting = None;
@@ -120,7 +125,7 @@ impl Desk {
     fn request(&mut self, request: Request, bytes: Vec<u8>) {
         match request {
             Request::OpenModel { model, stretch } => {
-                self.open_model(ModelName { model, stretch }, true);
+                self.open_model(ModelName { model, stretch }, false);
             }
             Request::InspectModel {
                 ticket,
@@ -179,21 +184,27 @@ impl Desk {
         }
     }
 
-    /// Opens the model that `name` means, because the window asked for it or because it must be made anew.
-    fn open_model(&mut self, name: ModelName, asked: bool) {
-        let number = self.next_number();
-        let before = self.opening_model.replace(Opening { number, asked });
+    /// Opens the model that `name` means, because the window asked for it, or anew because the one before is `spoiled`.
+    fn open_model(&mut self, name: ModelName, spoiled: bool) {
+        let (number, asked) = (self.next_number(), !spoiled);
+        let opening = Opening {
+            number,
+            asked,
+            spoiled,
+        };
+        let before = self.opening_model.replace(opening);
         if before.is_some_and(|before| before.asked) {
             self.stopped(None, Failure::Model);
         }
-        opening::model(number, name, self.inbox.clone());
+        let before = self.model.take_if(|open| (self.makes_room)(open));
+        opening::model(number, name, before, self.inbox.clone());
     }
 
-    fn model_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenModel>>) {
+    fn model_opened(&mut self, number: u64, opened: Opened) {
         let Some(opening) = self.opening_model.take_if(|o| o.number == number) else {
             return;
         };
-        match outcome {
+        match opened.outcome {
             Ok(model) => {
                 if opening.asked {
                     self.output.say(&Reply::Model {
@@ -203,8 +214,14 @@ impl Desk {
                 self.model = Some(model);
                 self.count();
             }
-            // The model before stays open.
-            Err(why) => self.fail(None, Failure::Model, why),
+            Err(why) => {
+                self.fail(None, Failure::Model, why);
+                // The model before stays open, if it did not make room: then the window opens it again.
+                if let Some(before) = opened.before.filter(|_| !opening.spoiled) {
+                    self.model = Some(before);
+                    self.count();
+                }
+            }
         }
         self.settle();
     }

@@ -1,8 +1,9 @@
 //! Opening models and documents, and counting a document's tokens: each on a thread of its own, so that nothing waits.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kept_engine::documents::Document;
 use kept_engine::models::{OpenOptions, RopeChoice};
@@ -29,6 +30,16 @@ pub struct OpenModel {
     pub facts: ModelFacts,
 }
 
+impl OpenModel {
+    /// What it was opened by.
+    pub fn name(&self) -> ModelName {
+        ModelName {
+            model: self.facts.choice.clone(),
+            stretch: self.facts.stretch.clone(),
+        }
+    }
+}
+
 /// A document that is ready to be asked about.
 pub struct OpenDocument {
     pub info: DocumentInfo,
@@ -38,12 +49,25 @@ pub struct OpenDocument {
 /// What came of something that was opened or counted; the error is a sentence.
 pub type Outcome<T> = Result<T, String>;
 
-/// Opens the model that `name` means; the desk hears of it under `number`.
-pub fn model(number: u64, name: ModelName, inbox: Sender<Input>) {
+/// A model that was opened, or why it was not.
+pub struct Opened {
+    pub outcome: Outcome<Arc<OpenModel>>,
+    /// The one before, where it need not make room.
+    pub before: Option<Arc<OpenModel>>,
+}
+
+/// Opens the model that `name` means; the desk hears of it under `number`. The one `before` makes room for it, if it is given, once
+/// nobody works with it any more.
+pub fn model(
+    number: u64,
+    name: ModelName,
+    mut before: Option<Arc<OpenModel>>,
+    inbox: Sender<Input>,
+) {
     on_a_thread("model", move || {
-        let opened = or_bug(|| open_model(&name)).map(Arc::new);
+        let outcome = or_bug(|| open_model(&name, &mut before)).map(Arc::new);
         // The desk outlives everything but the process.
-        let _ = inbox.send(Input::ModelOpened(number, opened));
+        let _ = inbox.send(Input::ModelOpened(number, Opened { outcome, before }));
     });
 }
 
@@ -116,18 +140,34 @@ fn inspected(name: &ModelName) -> Outcome<Inspection> {
     Ok(facts::inspection(&engine))
 }
 
-fn open_model(name: &ModelName) -> Outcome<OpenModel> {
+fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<OpenModel> {
     let (engine, path) = engine_of(name)?;
-    let (engine, why_processor) = device::place(engine)?;
     // Both are made on first use: what is wrong with them should be known now, and nobody should wait for them later.
     let model = engine.model();
     let of_file = |error| format!("{}: {error}", path.display());
     model.tokenizer().map_err(of_file)?;
     model.chat_template().map_err(of_file)?;
+    let (engine, why_processor) = {
+        // One after the other, so that none is placed beside another that is on its way out.
+        static PLACING: Mutex<()> = Mutex::new(());
+        let _alone = PLACING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = before.take() {
+            let_go(before);
+        }
+        device::place(engine)?
+    };
     Ok(OpenModel {
         facts: facts::model(&engine, name, &path, why_processor),
         engine,
     })
+}
+
+/// Waits until nobody else has the model, and gives back what it holds.
+fn let_go(mut model: Arc<OpenModel>) {
+    while let Err(held) = Arc::try_unwrap(model) {
+        model = held;
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn open_document(path: &Path) -> Outcome<OpenDocument> {

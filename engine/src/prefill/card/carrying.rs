@@ -181,7 +181,7 @@ impl<'a> CardReading<'a> {
             let bytes = &mut bytes[..some.len() * row_bytes];
             for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
                 device.keep(there, &kept, None, &mut self.kept)?;
-                self.kept.numbers().read(0, bytes)?;
+                self.bringing_kept.read(self.kept.numbers(), 0, bytes)?;
                 for (&(head, pos), found) in some.iter().zip(bytes.chunks_exact(row_bytes)) {
                     for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
                         *half = f16::from_le_bytes(*bytes);
@@ -195,10 +195,10 @@ impl<'a> CardReading<'a> {
 
     /// The column sums so far, `[q_heads, n]`, on the host.
     pub(in crate::prefill) fn bring_column_sums(
-        &self,
+        &mut self,
         sums: &mut [f32],
     ) -> Result<(), DeviceError> {
-        self.column_sums.read(0, sums)
+        self.bringing.read(&self.column_sums, 0, sums)
     }
 
     /// The residual stream `[rows, width]`, on the host.

@@ -54,7 +54,7 @@ impl CardReading<'_> {
         };
         let parts = (&mut self.parts, &mut self.scores);
         device.window_scores(&task, weights.as_ref(), parts.0, parts.1, &mut self.seen)?;
-        self.seen.read(0, out)
+        self.bringing.read(&self.seen, 0, out)
     }
 
     /// `bits [kv_heads, tokens, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them.

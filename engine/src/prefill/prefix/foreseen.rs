@@ -4,6 +4,7 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 
 use super::{Prefix, Wanted};
+use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
 use crate::{Engine, EngineError, Method, Streaming};
 
@@ -29,7 +30,8 @@ impl Engine {
         if self.streams(Streaming::Auto, prompt.tokens) {
             let mut policy = method.build()?;
             let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
-            return Ok(self.streamed().known(begins, method, &plan));
+            let left = self.end_of(Some(vaults), begins, (method, &plan));
+            return Ok(left.filter(End::is_known).map_or(0, |end| end.tokens()));
         }
         let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
         if sizes.thins() {

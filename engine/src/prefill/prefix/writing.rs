@@ -133,10 +133,6 @@ impl Prefix {
     }
 
     pub(super) fn note_unwritten(&mut self, error: &VaultError) {
-        tracing::warn!(%error, "a vault could not be written");
-        self.notes.push(match error {
-            VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
-            error => format!("no vault was left, so the next question reads the document again: {error}"),
-        });
+        self.notes.push(error.unwritten());
     }
 }

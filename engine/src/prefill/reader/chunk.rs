@@ -52,7 +52,7 @@ impl Reader<'_> {
 
     /// What all rows have seen comes to the host.
     pub(super) fn bring_column_sums(&mut self) -> Result<(), EngineError> {
-        if let Some(card) = &self.card {
+        if let Some(card) = &mut self.card {
             card.bring_column_sums(&mut self.scratch.column_sums)?;
         }
         Ok(())

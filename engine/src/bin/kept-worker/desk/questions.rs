@@ -13,7 +13,7 @@ use super::{Desk, Running};
 use crate::asking::{Job, Left, Question, Work};
 use crate::comparing::Comparison;
 use crate::keeping::Keeping;
-use crate::opening::{ModelName, OpenDocument, OpenModel, Outcome};
+use crate::opening::{OpenDocument, OpenModel, Outcome};
 
 impl Desk {
     /// Goes through what waited, now that something has changed.
@@ -148,14 +148,18 @@ impl Desk {
     }
 
     fn open_anew(&mut self) {
-        if let Some(model) = self.model.take()
-            && self.opening_model.is_none()
-        {
-            let name = ModelName {
-                model: model.facts.choice.clone(),
-                stretch: model.facts.stretch.clone(),
-            };
-            self.open_model(name, false);
+        match (&mut self.opening_model, &self.model) {
+            (Some(opening), _) => {
+                opening.spoiled = true;
+                self.model = None;
+            }
+            (None, Some(model)) => {
+                let name = model.name();
+                self.open_model(name, true);
+                // Where it need not make room first.
+                self.model = None;
+            }
+            (None, None) => {}
         }
     }
 
@@ -205,6 +209,8 @@ fn estimate(
             Some(chosen) => (&chosen.method, Some(Budget::Rows(chosen.rows))),
             None => (method, budget),
         };
+        // As the question will store its rows.
+        let engine = stored(engine, Some(&estimate.cache))?;
         estimate.tokens_from_vault = engine
             .foresee_vault(&length.begins, &length.prompt, method, budget, room, vaults)
             .map_err(said)?;
