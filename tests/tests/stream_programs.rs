@@ -155,3 +155,36 @@ fn a_map_of_a_streamed_document_has_every_token_and_few_rows() {
     let off = [words.as_slice(), &["--streaming", "off"]].concat();
     run(&off, &[("--document", &long)]).refused(&["too long", "4096"]);
 }
+
+/// A share of a long text may be more rows than the window holds: as many are kept as fit, and both numbers said. A number of rows is
+/// that number or a refusal.
+#[test]
+fn a_share_that_the_window_has_no_room_for_is_what_fits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let sample = std::fs::read_to_string(golden::repository().join("assets/sample.txt"));
+    std::fs::write(&long, sample.expect("the sample").repeat(4)).expect("a long document");
+    let ask = |method: &str, budget: &str| {
+        let words = ["ask", "--json", "--max-tokens", "4", "--vault", "off"];
+        let asked = ["--question", "Who?", "--method", method, "--budget", budget];
+        run(&[words, asked].concat(), &[("--document", &long)])
+    };
+    for method in ["treekv", "ems"] {
+        let answer = ask(method, "90%").json();
+        let rows = bytes(&answer["rows_per_layer"][0]);
+        let wanted = bytes(&answer["prompt_tokens"]) * 9 / 10;
+        assert!((1..=4096 - 512).contains(&rows), "{method}: {rows}");
+        let notes = answer["notes"].as_array().expect("notes");
+        let mut notes = notes.iter().filter_map(Value::as_str);
+        let note = notes.find(|note| note.starts_with("the share that was asked for is "));
+        let note = note.unwrap_or_else(|| panic!("{method}: no note in {answer}"));
+        let said: u64 = note
+            .split(' ')
+            .nth(7)
+            .and_then(|n| n.parse().ok())
+            .expect("rows");
+        assert!(said > rows && wanted - said < 100, "{note}");
+        assert!(note.contains(&format!(" {rows} of them")), "{note}");
+    }
+    ask("treekv", "6000").refused(&["6000 rows", "4096", "give at most"]);
+}

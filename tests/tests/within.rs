@@ -162,6 +162,7 @@ fn the_expected_peak_is_the_measured_one() {
         ["h2o", "--budget", "50%", "--cache", "q4_0"],
         ["treekv", "--streaming", "on", "--cache", "f16"],
         ["tova", "--streaming", "on", "--cache", "q8_0"],
+        ["ems", "--streaming", "on", "--cache", "f16"],
     ] {
         let words: Vec<&str> = std::iter::once("--method").chain(words).collect();
         let answer = ask(Some(&model), &part(folder.path()), &words).json();

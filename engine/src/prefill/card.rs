@@ -79,6 +79,8 @@ pub(super) struct CardReading<'a> {
     kept_heads: Indices,
     /// Brings kept rows.
     bringing_kept: Bringing<u8>,
+    /// Brings all rows, for methods that look at each on the host.
+    bringing_rows: Bringing<f16>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
 }
@@ -197,6 +199,7 @@ impl<'a> CardReading<'a> {
             kept_at: Indices::zeros(device, AT_ONCE)?,
             kept_heads: Indices::zeros(device, AT_ONCE)?,
             bringing_kept: Bringing::new(device, AT_ONCE * heads.head_dim * size_of::<f16>())?,
+            bringing_rows: Bringing::new(device, Bringing::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             card,
         })

@@ -31,7 +31,8 @@ impl Engine {
         }
     }
 
-    /// The plan for reading `prompt` in streaming under `policy`, with `room` for an answer.
+    /// The plan for reading `prompt` in streaming under `policy`, with `room` for an answer. Of a share of the text that comes to more rows
+    /// than the window has room for, as many as fit.
     ///
     /// # Errors
     /// As [`StreamPlan::new`], and budgets that come to nothing.
@@ -64,8 +65,17 @@ impl Engine {
                 })
             }
         };
-        StreamPlan::new(self.model(), policy, prompt, rows, room, None)?
-            .with_cache(self.cache_type(), policy)
+        let plan = StreamPlan::new(self.model(), policy, prompt, rows, room, None);
+        let plan = match (plan, budget) {
+            (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
+                let mut plan =
+                    StreamPlan::new(self.model(), policy, prompt, Some(most), room, None)?;
+                plan.wanted = Some(rows);
+                plan
+            }
+            (plan, _) => plan?,
+        };
+        plan.with_cache(self.cache_type(), policy)
     }
 
     /// [`Engine::ask_watched`] for a prompt that is read in streaming.
@@ -231,6 +241,13 @@ impl Engine {
             "read in streaming mode, which is approximate: of {tokens} tokens every layer holds at most {} rows per head at a time ({}), and what it let go of on the way cannot be found again",
             plan.rows, info.keeps
         )];
+        if let Some(wanted) = plan.wanted {
+            notes.push(format!(
+                "the share that was asked for is {wanted} rows per head; the model's window of {} has room for {} of them beside the next part of the text",
+                self.model().config().context,
+                plan.rows
+            ));
+        }
         if info.positions != "re-assigned" {
             notes.push(format!(
                 "in streaming mode {} keeps keys at their rank in the cache instead of their place in the text, so that no position passes the model's window of {}",

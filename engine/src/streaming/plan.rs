@@ -35,6 +35,8 @@ pub struct StreamPlan {
     pub room: usize,
     /// Rows per kv head that every cut layer may hold between two tokens.
     pub rows: usize,
+    /// The rows that a share of the text comes to, where the window leaves room for fewer.
+    pub(super) wanted: Option<usize>,
     /// Tokens that run through a layer together.
     pub chunk: usize,
     /// Tokens that run through a layer while its weights are at hand.
@@ -118,6 +120,7 @@ impl StreamPlan {
                 tokens,
                 room,
                 rows,
+                wanted: None,
                 chunk,
                 stretch: (CHUNKS * chunk).min(tokens.max(1)),
                 positions: 0,
@@ -164,6 +167,7 @@ impl StreamPlan {
         let plan = Self {
             tokens: 0,
             room: 0,
+            wanted: None,
             stretch: 0,
             positions: 0,
             vault: false,

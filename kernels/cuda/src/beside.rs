@@ -253,25 +253,45 @@ impl<T: Number> Bringing<T> {
         first: usize,
         numbers: &mut [T],
     ) -> Result<(), DeviceError> {
+        let range = first..first + numbers.len();
+        let mut rest = numbers;
+        self.pieces(from, range, |piece| {
+            let (here, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = others;
+        })
+    }
+
+    /// Shows `range` of `from` piece by piece, in order, after everything that was asked for before.
+    ///
+    /// # Panics
+    /// When there are not as many, or pieces are of nothing.
+    pub fn pieces(
+        &mut self,
+        from: &Buffer<T>,
+        range: Range<usize>,
+        mut look: impl FnMut(&[T]),
+    ) -> Result<(), DeviceError> {
         let [mut half, mut other] = self.halves.each_mut();
         let most = half.len();
-        assert!(most > 0 || numbers.is_empty(), "pieces of nothing");
-        let end = first + numbers.len();
-        let ask = |half: &mut Buffer<T>, at: usize| match at < end {
-            true => half.copy_beside(0, from, at..end.min(at + most)).map(Some),
+        assert!(most > 0 || range.is_empty(), "pieces of nothing");
+        let piece = |at: usize| at..range.end.min(at + most);
+        let ask = |half: &mut Buffer<T>, at: usize| match at < range.end {
+            true => half.copy_beside(0, from, piece(at)).map(Some),
             false => Ok(None),
         };
-        let mut at = first;
+        let mut at = range.start;
         let mut coming = ask(half, at)?;
-        for piece in numbers.chunks_mut(most.max(1)) {
-            at += piece.len();
+        while at < range.end {
+            let count = piece(at).len();
+            at += count;
             let next = ask(other, at)?;
             if let Some(carried) = coming {
                 carried.wait()?;
             }
             let start = half.driver().reach(half.address())?.cast::<T>();
             // SAFETY: as many numbers of this object's as were copied there, which no copy writes any more; numbers of any bits are numbers.
-            piece.copy_from_slice(unsafe { std::slice::from_raw_parts(start, piece.len()) });
+            look(unsafe { std::slice::from_raw_parts(start, count) });
             coming = next;
             std::mem::swap(&mut half, &mut other);
         }

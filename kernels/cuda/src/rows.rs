@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use kept_kernels::PackedRows;
 
 use crate::driver::{Address, Geometry};
-use crate::{Buffer, Device, DeviceError};
+use crate::{Bringing, Buffer, Device, DeviceError};
 
 /// Keys or values of one layer, `[kv_heads, capacity, head_dim]`; row == position.
 pub struct LayerRows {
@@ -221,18 +221,26 @@ impl LayerRows {
     ///
     /// # Panics
     /// When there are not as many.
-    pub fn read_head(&self, head: usize, rows: &mut [f32]) -> Result<(), DeviceError> {
+    pub fn bring_head(
+        &self,
+        head: usize,
+        bringing: &mut Bringing<f16>,
+        rows: &mut [f32],
+    ) -> Result<(), DeviceError> {
         assert!(
             rows.len() <= self.capacity * self.head_dim && head < self.kv_heads,
             "{} numbers of head {head} of {}",
             rows.len(),
             self.kv_heads
         );
-        let mut halves = vec![f16::ZERO; rows.len()];
-        self.data
-            .read(head * self.capacity * self.head_dim, &mut halves)?;
-        halves.as_slice().convert_to_f32_slice(rows);
-        Ok(())
+        let first = head * self.capacity * self.head_dim;
+        let range = first..first + rows.len();
+        let mut rest = rows;
+        bringing.pieces(&self.data, range, |piece| {
+            let (here, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            piece.convert_to_f32_slice(here);
+            rest = others;
+        })
     }
 
     /// Panics unless these are rows of such heads with room for `rows` of them.

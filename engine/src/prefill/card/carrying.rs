@@ -138,17 +138,17 @@ impl<'a> CardReading<'a> {
 
     /// The first `rows` keys and values of every head, on the host.
     pub(in crate::prefill) fn bring_rows(
-        &self,
+        &mut self,
         rows: usize,
         keys: &mut RowStore,
         values: &mut RowStore,
     ) -> Result<(), DeviceError> {
         let numbers = rows * self.heads.head_dim;
+        let bringing = &mut self.bringing_rows;
         for head in 0..self.heads.kv_heads {
-            self.keys
-                .read_head(head, &mut keys.head_mut(head)[..numbers])?;
-            self.values
-                .read_head(head, &mut values.head_mut(head)[..numbers])?;
+            for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
+                there.bring_head(head, bringing, &mut here.head_mut(head)[..numbers])?;
+            }
         }
         Ok(())
     }

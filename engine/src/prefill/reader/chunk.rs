@@ -16,7 +16,7 @@ use crate::{EngineError, Watch};
 impl Reader<'_> {
     /// What is on a graphics card of the first `rows` rows of the layer comes to the host.
     pub(super) fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
-        if let Some(card) = &self.card {
+        if let Some(card) = &mut self.card {
             let scratch = &mut self.scratch;
             card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
         }
