@@ -411,7 +411,6 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
         }
     }
     let context = model.config().context;
-    let mut policy = build("treekv", &[]).expect("a method");
     let plan = |policy: &mut dyn kept_engine::policies::Policy, rows| {
         StreamPlan::new(
             &model,
@@ -422,14 +421,18 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
             None,
         )
     };
-    let refusal = plan(&mut *policy, Some(context)).expect_err("no room for a chunk");
-    assert!(
-        matches!(refusal, EngineError::StreamBudget { .. }),
-        "{refusal}"
-    );
-    // Without a budget there is always one that fits, also for a method whose tokens share rows.
+    // The number in a refusal is one that is not refused, also for a method whose tokens share rows.
     for method in STREAMING {
         let mut policy = build(method, &[]).expect("a method");
+        let refusal = plan(&mut *policy, Some(context)).expect_err("no room for a chunk");
+        let EngineError::StreamBudget { most, .. } = refusal else {
+            panic!("{method}: {refusal}");
+        };
+        assert!((1..context).contains(&most), "{method}: {most}");
+        let fits = plan(&mut *policy, Some(most)).expect("a plan");
+        assert_eq!(fits.rows, most, "{method}");
+        assert!(fits.positions <= context, "{method}: {}", fits.positions);
+        // Without a budget there is always one that fits.
         let plan = plan(&mut *policy, None).expect("a plan");
         assert!(plan.positions <= context, "{method}: {}", plan.positions);
     }

@@ -2,7 +2,7 @@
 
 use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
-use kept_policies::{ClassTable, Policy, PromptShape, Retention};
+use kept_policies::{ClassTable, ModelShape, Policy, PromptShape, Retention};
 
 use super::ring::Ring;
 use crate::classes::Classes;
@@ -92,8 +92,7 @@ impl StreamPlan {
         loop {
             policy.stream(&shape, prompt, rows)?;
             let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
-            let most = tables.iter().flatten().map(|table| table.entries).max();
-            let entries = most.unwrap_or(0).max(rows).min(tokens + room);
+            let entries = entries_of(&tables, rows).min(tokens + room);
             // A text that fits takes no more positions than it has tokens.
             let left = match tokens <= context {
                 true => tokens,
@@ -104,11 +103,11 @@ impl StreamPlan {
                     rows -= rows.div_ceil(8);
                     continue;
                 }
-                let most = rows as f64 / entries as f64 * context.saturating_sub(CHUNK) as f64;
+                let most = most_rows(policy, &shape, prompt, (rows, context));
                 return Err(EngineError::StreamBudget {
                     rows,
                     context,
-                    most: most as usize,
+                    most,
                 });
             }
             let chunk = chunk.unwrap_or(CHUNK).clamp(1, left.max(1));
@@ -350,4 +349,35 @@ impl StreamPlan {
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }
     }
+}
+
+/// Tokens of a kv head that take part in attention where the method holds `tables` beside `rows`.
+fn entries_of(tables: &[Option<ClassTable>], rows: usize) -> usize {
+    let entries = tables.iter().flatten().map(|table| table.entries);
+    entries.max().unwrap_or(0).max(rows)
+}
+
+/// The most rows below `rows` that leave room for a whole chunk in a window of `context` tokens, by halving; 0 where none do. Whether the
+/// method can do with so few is its own to say.
+fn most_rows(
+    policy: &mut dyn Policy,
+    shape: &ModelShape,
+    prompt: &PromptShape,
+    (rows, context): (usize, usize),
+) -> usize {
+    let held = context - CHUNK.min(context / 2);
+    let (mut fitting, mut failing) = (0, rows);
+    while failing - fitting > 1 {
+        let rows = fitting + (failing - fitting) / 2;
+        // What is too little for the method is little enough for the window.
+        let fits = policy.stream(shape, prompt, rows).is_err() || {
+            let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
+            entries_of(&tables, rows) <= held
+        };
+        match fits {
+            true => fitting = rows,
+            false => failing = rows,
+        }
+    }
+    fitting
 }
