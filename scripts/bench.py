@@ -33,7 +33,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--kept", required=True)
     a.add_argument("--folder", required=True)
-    a.add_argument("--quick", action="store_true", help="two models, short prompts, one run: a minute instead of an hour")
+    a.add_argument("--quick", action="store_true", help="two models, short prompts, one run: minutes instead of an hour or two")
     a.add_argument("--models", help="names of scripts/bench_models.py, with commas between, or paths")
     a.add_argument("--points", help="prompt lengths [512,4096]")
     a.add_argument("--runs", type=int)

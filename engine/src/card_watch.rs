@@ -10,7 +10,7 @@ use kept_cuda::Device;
 use crate::{Engine, EngineError};
 
 /// Time between two looks: buffers are made before anything runs over them, and what runs takes longer.
-const BETWEEN: Duration = Duration::from_millis(1);
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// Looks at a card again and again, until it is asked.
 pub struct CardWatch {

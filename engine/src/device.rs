@@ -293,9 +293,11 @@ mod tests {
             needed: 2,
             free: 1,
         };
+        let of_the_host = kept_cuda::DeviceError::HostMemory { needed: 1 << 30 };
         for (error, lost) in [
             (EngineError::Card(failed), true),
             (EngineError::Card(full), true),
+            (EngineError::Card(of_the_host), false),
             (EngineError::NoCard("there is none".to_owned()), false),
             (EngineError::Stopped, false),
         ] {

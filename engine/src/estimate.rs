@@ -250,7 +250,7 @@ pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
     let blind = QUESTION_AGNOSTIC.contains(&method.name.as_str());
     blind.then(|| {
         format!(
-            "{} does not look at the question: what it keeps of the document is the same for every one",
+            "{} does not score by the question: what it keeps of the document is nearly the same for every one",
             kept_policies::find(&method.name).map_or(method.name.as_str(), |info| info.title)
         )
     })

@@ -108,15 +108,43 @@ impl Engine {
             }
         }
         match best {
-            Some(fitted) => Ok(Fitted {
-                bytes: fitted.bytes + beside,
-                ..fitted
-            }),
+            Some(fitted) => {
+                let fitted = self.steady(policy, prompt, fitted, wanted)?;
+                Ok(Fitted {
+                    bytes: fitted.bytes + beside,
+                    ..fitted
+                })
+            }
             None => Err(EngineError::Memory {
                 memory,
                 missing: (least + beside).saturating_sub(memory),
                 weights: self.model().weights_in_memory(),
             }),
+        }
+    }
+
+    /// Of a streamed reading whose rows memory limits, a round number of them: what a document's end holds depends on it, and a limit leaves
+    /// a few rows more or fewer each time, by the length of the question and by what the program just holds.
+    fn steady(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        fitted: Fitted,
+        wanted: usize,
+    ) -> Result<Fitted, EngineError> {
+        let rows = rounded(fitted.rows);
+        if !prompt.streams || fitted.rows >= wanted || rows == fitted.rows {
+            return Ok(fitted);
+        }
+        match self.ledger_with(policy, prompt, rows, fitted.chunk) {
+            Ok((ledger, chunk)) => Ok(Fitted {
+                rows,
+                chunk,
+                bytes: ledger.worst(),
+                ..fitted
+            }),
+            Err(EngineError::Policy(PolicyError::BudgetTooSmall { .. })) => Ok(fitted),
+            Err(error) => Err(error),
         }
     }
 
@@ -428,4 +456,11 @@ enum Sized {
     TooFew(usize),
     /// The window has no room for as many.
     TooMany,
+}
+
+/// The largest number up to `rows` whose binary digits are zero behind the first four.
+fn rounded(rows: usize) -> usize {
+    let digits = usize::BITS - rows.leading_zeros();
+    let behind = digits.saturating_sub(4);
+    rows >> behind << behind
 }

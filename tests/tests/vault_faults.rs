@@ -106,6 +106,47 @@ fn nobody_waits_and_nobody_goes_without_an_answer() {
     assert!(notes.iter().any(|note| note.contains("1000")), "{notes:?}");
 }
 
+/// A file that is whole, has the document's name and is of another model: it is not used, and does not stay.
+#[test]
+fn a_vault_that_another_model_left_is_made_anew() {
+    let model = open(&golden::model("group2-llama3-tied"));
+    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let place = Place::default();
+    let (expected, ..) = case
+        .read(&model, Some(&Place::default()), PackedRows::F16)
+        .expect("read");
+    let rope = RopeTable::new(model.config(), 300);
+    let print = ModelPrint::of(&model);
+    let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
+    let shape = VaultShape {
+        tokens: case.prefix.len(),
+        heads: LayerShape {
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+        },
+        kind: PackedRows::F16,
+        queries: 0,
+        windows: Vec::new(),
+        measurements: Vec::new(),
+    };
+    let other = place.vaults.begin(&key, "", "", shape).expect("begun");
+    other.finish(&case.prefix).expect("finished");
+    let (found, used, notes) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    let used = used.expect("vaults are allowed");
+    assert!(found == expected && !used.used && used.written);
+    assert!(
+        notes.iter().any(|note| note.contains("another model")),
+        "{notes:?}"
+    );
+    let (found, used, _) = case
+        .read(&model, Some(&place), PackedRows::F16)
+        .expect("read");
+    assert!(found == expected && used.expect("allowed").used);
+}
+
 /// A stop at any moment leaves nothing half-written, and a vault that was there stays.
 #[test]
 fn a_stop_leaves_nothing_half_written() {

@@ -252,7 +252,7 @@ impl<'a> CardReading<'a> {
     ) -> Result<(), EngineError> {
         let sending = self.sending.take().expect("a reading with a vault");
         let ahead = self.ahead.as_mut().expect("layers are brought ahead");
-        Ok(ahead.bring((vault, layer, tokens), sending)?)
+        ahead.bring((vault, layer, tokens), sending)
     }
 
     /// The vault of a layer that was brought, whose rows are there now, and what it holds of the layer besides; `None` where none was.

@@ -15,6 +15,7 @@ mod wanted;
 mod writing;
 
 use kept_kernels::PackedRows;
+use kept_models::Model;
 use kept_policies::{Future, PromptShape};
 
 use super::card::carrying_bytes;
@@ -29,6 +30,12 @@ use crate::vault::{
 
 use wanted::Wanted;
 pub(super) use writing::Learned;
+
+/// Whether `model` could have left `vault`.
+fn is_of(vault: &Vault, model: &Model) -> bool {
+    let windows = model.config().kinds.iter().map(|kind| kind.window);
+    vault.is_of(head_shape(model).into(), windows)
+}
 
 /// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
 pub(super) const FEW_ROWS: usize = 64;
@@ -113,7 +120,18 @@ impl Prefix {
         let wanted = Wanted::of(sizes, prompt);
         if !access.anew {
             match access.vaults.folder.find(&key, ids) {
-                Ok(Some(vault)) => prefix.use_vault(vault, ids, &wanted, prompt),
+                Ok(Some(vault)) if !is_of(&vault, read.model) => {
+                    let key = vault.key();
+                    drop(vault);
+                    let error = VaultError::Foreign;
+                    prefix.note_unread(&error);
+                    key.iter()
+                        .for_each(|key| access.vaults.folder.remove_or_warn(key));
+                }
+                Ok(Some(vault)) => {
+                    access.vaults.folder.used(&vault);
+                    prefix.use_vault(vault, ids, &wanted, prompt);
+                }
                 Ok(None) => {}
                 Err(error) => prefix.note_unread(&error),
             }

@@ -90,7 +90,7 @@ impl Engine {
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
-        let room = ask.max_tokens;
+        let room = ask.max_tokens.min(StreamPlan::MOST_ROOM);
         let shape = prompt.shape();
         let mut notes = document_notes(ask.document);
         notes.extend(self.card_note());
@@ -190,7 +190,7 @@ impl Engine {
                     match end.leave(&mut stream, names, stop) {
                         Ok(bytes) => (left.bytes, left.written) = (bytes, true),
                         Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
-                        Err(error) => notes.push(error.unwritten()),
+                        Err(error) => notes.push(error.unwritten(false)),
                     }
                 }
             }

@@ -78,6 +78,7 @@ impl StreamPlan {
         chunk: Option<usize>,
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
+        let room = room.min(Self::MOST_ROOM);
         // The question is no more to a streamed reading than what came before it.
         let prompt = &PromptShape {
             room,
@@ -187,6 +188,8 @@ impl StreamPlan {
         Ok(policy.stream(&shape_of(model), &prompt, self.rows)?)
     }
 
+    /// No answer to a streamed document is longer, in tokens.
+    pub const MOST_ROOM: usize = 1 << 20;
     /// Without a budget no fewer rows, if the window has them.
     pub const LEAST_ROWS: usize = 256;
     /// Without a budget no more rows.

@@ -16,7 +16,7 @@ use kept_policies::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::format::{PIECE, TAIL};
-use super::making::{Locked, Making};
+use super::making::{Locked, Making, wait_for};
 use super::read::footer;
 use super::{VaultError, VaultKey};
 
@@ -98,7 +98,7 @@ pub(super) fn read(
     };
     let file = File::open(path).map_err(VaultError::io(path))?;
     // As long as it is read nobody removes it.
-    file.lock_shared().map_err(VaultError::io(path))?;
+    wait_for(&file, path, File::try_lock_shared)?;
     let mut file = Locked(file);
     let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
     let end = footer::<EndFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;

@@ -32,6 +32,9 @@ pub enum VaultError {
         /// Bytes that all vaults may take.
         budget: u64,
     },
+    /// The file has a whole vault in it, but not of this model.
+    #[error("the vault's file was left by another model than its name says")]
+    Foreign,
     /// Another program is writing the same vault.
     #[error("another program is reading this document right now")]
     Busy,
@@ -41,11 +44,12 @@ pub enum VaultError {
 }
 
 impl VaultError {
-    /// What a person is told where nothing could be left for the next question.
-    pub(crate) fn unwritten(&self) -> String {
+    /// What a person is told where nothing could be left for the next question; `there` says that the document has a vault all the same.
+    pub(crate) fn unwritten(&self, there: bool) -> String {
         tracing::warn!(error = %self, "a vault could not be written");
         match self {
             VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
+            error if there => format!("what this method measured of the document could not be added to its vault: {error}"),
             error => format!("no vault was left, so the next question reads the document again: {error}"),
         }
     }

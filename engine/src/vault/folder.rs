@@ -10,7 +10,7 @@ use kept_kernels::{PackedRows, Stop};
 
 use super::end::{self, EndOf, Walk};
 use super::format::VaultShape;
-use super::making::{Locked, Making, PART, lock, private};
+use super::making::{LOCK, Locked, Making, PART, is_named, lock, private, wait_for};
 use super::read::describe;
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
@@ -101,21 +101,25 @@ impl VaultFolder {
         Ok(sizes.map(|facts| facts.len()).sum())
     }
 
-    /// The vault of `key`, or the one that shares most of its first tokens with `prefix`, at least [`FEW_SHARED`]; notes that it is
-    /// used now. One that is damaged is removed, and there is none.
+    /// The vault of `key`, or the one that shares most of its first tokens with `prefix`, at least [`FEW_SHARED`]. One that is damaged is
+    /// removed, and there is none.
     ///
     /// # Errors
     /// [`VaultError::Io`] for anything but a missing file.
     pub fn find(&self, key: &VaultKey, prefix: &[u32]) -> Result<Option<Vault>, VaultError> {
         if let Some(vault) = self.open(key)? {
-            touch(vault.path());
             return Ok(Some(vault));
         }
         let akin = self.files(EXTENSION)?.into_iter();
         let akin = akin.filter(|(_, other)| other.is_akin(key) && other != key);
         let mut best: Option<(usize, Vault)> = None;
         for (_, other) in akin {
-            let Some(vault) = self.open(&other)? else {
+            // One that cannot be opened is no reason not to use others.
+            let vault = self.open(&other).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a vault could not be opened");
+                None
+            });
+            let Some(vault) = vault else {
                 continue;
             };
             let shared = shared(vault.ids(), prefix);
@@ -124,10 +128,12 @@ impl VaultFolder {
                 best = Some((shared, vault));
             }
         }
-        Ok(best.map(|(_, vault)| {
-            touch(vault.path());
-            vault
-        }))
+        Ok(best.map(|(_, vault)| vault))
+    }
+
+    /// Notes that `vault` is used now. That the system refuses costs nothing but its place in the order.
+    pub fn used(&self, vault: &Vault) {
+        touch(vault.path());
     }
 
     /// The vault of `key`; one that is damaged is removed.
@@ -137,7 +143,7 @@ impl VaultFolder {
             Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error @ VaultError::Damaged { .. }) => {
                 tracing::warn!(%error, "the document will be read again");
-                self.remove(key)?;
+                self.remove_or_warn(key);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -174,7 +180,7 @@ impl VaultFolder {
         let bytes = end::bytes_of(walk);
         let making = {
             let _counting = self.make_place(key, bytes + 1024)?;
-            Making::begin(&self.file(key), key, bytes)?
+            Making::begin(&self.file(key), bytes)?
         };
         end::write(making, key, of, (walk, stop))
     }
@@ -199,7 +205,7 @@ impl VaultFolder {
             Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => {
                 if matches!(error, VaultError::Damaged { .. }) {
-                    self.remove(key)?;
+                    self.remove_or_warn(key);
                 }
                 Err(error)
             }
@@ -268,35 +274,63 @@ impl VaultFolder {
     /// # Errors
     /// [`VaultError::Io`].
     pub fn remove(&self, key: &VaultKey) -> Result<bool, VaultError> {
-        let path = self.file(key);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-            Err(error) => return Err(VaultError::io(&path)(error)),
-        };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(false),
-            Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
+        match self.seize(key)? {
+            Seized::Gone => Ok(true),
+            Seized::InUse => Ok(false),
+            Seized::Closed(closed) => closed.remove().map(|()| true),
         }
-        gone(std::fs::remove_file(&path)).map_err(VaultError::io(&path))?;
-        Ok(true)
+    }
+
+    /// Removes a vault that is of no use; that it cannot be is nobody's concern who asks a question.
+    pub(crate) fn remove_or_warn(&self, key: &VaultKey) {
+        if let Err(error) = self.remove(key) {
+            tracing::warn!(%error, "a vault could not be removed");
+        }
+    }
+
+    /// The vault of `key` so that nobody opens it, unless some process has it open.
+    fn seize(&self, key: &VaultKey) -> Result<Seized, VaultError> {
+        let path = self.file(key);
+        loop {
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seized::Gone),
+                Err(error) => return Err(VaultError::io(&path)(error)),
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Seized::InUse),
+                Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
+            }
+            let locked = Locked(file);
+            // Another process may just have made it anew.
+            if is_named(&locked.0, &path).map_err(VaultError::io(&path))? {
+                return Ok(Seized::Closed(Closed {
+                    path,
+                    _locked: locked,
+                }));
+            }
+        }
     }
 
     /// Removes every vault that no process has open, and what dead processes left. Gives how many are gone and how many stay.
     ///
     /// # Errors
-    /// [`VaultError::Io`].
+    /// [`VaultError::Io`]: one that cannot be removed; all others are.
     pub fn clear(&self) -> Result<(usize, usize), VaultError> {
-        self.sweep()?;
-        let (mut gone, mut stay) = (0, 0);
+        if self.path.exists() {
+            let _counting = self.counting()?;
+            self.sweep()?;
+        }
+        let (mut gone, mut stay, mut failed) = (0, 0, None);
         for (_, key) in self.files(EXTENSION)? {
-            match self.remove(&key)? {
-                true => gone += 1,
-                false => stay += 1,
+            match self.remove(&key) {
+                Ok(true) => gone += 1,
+                Ok(false) => stay += 1,
+                Err(error) => failed = Some(error),
             }
         }
-        Ok((gone, stay))
+        failed.map_or(Ok((gone, stay)), Err)
     }
 
     /// Waits for its turn among those who begin a vault: as long as a list of files takes.
@@ -305,11 +339,12 @@ impl VaultFolder {
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
         let file = options.open(&path).map_err(VaultError::io(&path))?;
-        file.lock().map_err(VaultError::io(&path))?;
+        wait_for(&file, &path, File::try_lock)?;
         Ok(Locked(file))
     }
 
-    /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget.
+    /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget; none, where that would
+    /// not be enough.
     fn make_room(&self, key: &VaultKey, needed: u64) -> Result<(), VaultError> {
         self.sweep()?;
         let mut entries = self.list()?;
@@ -321,35 +356,55 @@ impl VaultFolder {
         taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
             .map(|facts| facts.len())
             .sum::<u64>();
+        let mut going = Vec::new();
         for entry in entries.iter().rev() {
             if taken + needed <= self.budget {
                 break;
             }
-            if self.remove(&entry.key)? {
-                taken -= entry.bytes;
-                tracing::info!(key = %entry.key, bytes = entry.bytes, "a vault made room");
+            match self.seize(&entry.key) {
+                Ok(Seized::InUse) => {}
+                Ok(Seized::Gone) => taken -= entry.bytes,
+                Ok(Seized::Closed(closed)) => {
+                    taken -= entry.bytes;
+                    going.push((entry, closed));
+                }
+                Err(error) => tracing::warn!(%error, "a vault cannot make room"),
             }
         }
-        match taken + needed <= self.budget {
-            true => Ok(()),
+        if taken + needed > self.budget {
             // The others are in use.
-            false => Err(VaultError::TooLarge {
+            return Err(VaultError::TooLarge {
                 needed,
                 budget: self.budget,
-            }),
+            });
         }
+        for (entry, closed) in going {
+            closed.remove()?;
+            tracing::info!(key = %entry.key, bytes = entry.bytes, "a vault made room");
+        }
+        Ok(())
     }
 
-    /// Removes what a process that died left of vaults it was making, and vaults of other versions, which nobody reads any more.
+    /// Removes what a process that died left of vaults it was making, and vaults of other versions, which nobody reads any more. What cannot
+    /// be removed stays.
     fn sweep(&self) -> Result<(), VaultError> {
-        for (path, key) in self.files(PART)? {
-            if let Some(_nobody_writes_it) = lock(&path, &key)? {
-                gone(std::fs::remove_file(&path)).map_err(VaultError::io(&path))?;
+        let unfinished = self.files(PART)?.into_iter().chain(self.files(LOCK)?);
+        for (path, _) in unfinished {
+            let swept = lock(&path).and_then(|nobody_writes_it| match nobody_writes_it {
+                // The lock goes by itself.
+                Some(_lock) => {
+                    let part = path.with_extension(PART);
+                    gone(std::fs::remove_file(&part)).map_err(VaultError::io(&part))
+                }
+                None => Ok(()),
+            });
+            if let Err(error) = swept {
+                tracing::warn!(%error, "what was left of a vault stays");
             }
         }
         for (path, key) in self.files(EXTENSION)? {
             if describe(&path).is_none() {
-                self.remove(&key)?;
+                self.remove_or_warn(&key);
             }
         }
         Ok(())
@@ -377,6 +432,29 @@ impl VaultFolder {
 
     fn file(&self, key: &VaultKey) -> PathBuf {
         self.path.join(format!("{key}.{EXTENSION}"))
+    }
+}
+
+/// What came of seizing a vault.
+enum Seized {
+    /// There is none.
+    Gone,
+    /// Some process has it open.
+    InUse,
+    /// Nobody has.
+    Closed(Closed),
+}
+
+/// A vault that nobody has open, and that nobody opens as long as this exists.
+struct Closed {
+    path: PathBuf,
+    // Let go of after it was removed.
+    _locked: Locked,
+}
+
+impl Closed {
+    fn remove(self) -> Result<(), VaultError> {
+        gone(std::fs::remove_file(&self.path)).map_err(VaultError::io(&self.path))
     }
 }
 
@@ -425,7 +503,7 @@ fn standard_path(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf,
     Ok(cache.join("kept").join("vaults"))
 }
 
-/// Notes that the vault is used now. That the system refuses costs nothing but its place in the order.
+/// See [`VaultFolder::used`].
 fn touch(path: &Path) {
     let touched = File::options()
         .append(true)

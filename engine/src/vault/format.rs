@@ -188,19 +188,19 @@ impl VaultShape {
         self.body_bytes() + 1024
     }
 
-    /// Whether numbers of any file could be these: products of them must not overflow.
+    /// Whether numbers of any file could be these: neither products of them nor the bytes of all layers overflow.
     fn plausible(&self) -> bool {
         const MOST: usize = 1 << 28;
         let heads = self.heads;
         let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
         let few = |numbers: &[usize]| {
             let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
-            product.is_some_and(|product| product < 1 << 44)
+            product.is_some_and(|product| product < 1 << 40)
         };
         numbers.iter().all(|n| (1..MOST).contains(n))
             && self.queries <= self.tokens
-            && self.windows.len() < 1 << 16
-            && self.measurements.len() < 1 << 10
+            && self.windows.len() < 1 << 12
+            && self.measurements.len() < 1 << 4
             && self.windows.iter().flatten().all(|window| *window < MOST)
             && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
             && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])

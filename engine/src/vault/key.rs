@@ -93,11 +93,6 @@ impl VaultKey {
         self.0[..HALF] == other.0[..HALF]
     }
 
-    /// The lock that whoever writes the vault holds: one of sixteen, which stay.
-    pub(super) fn lock_name(&self) -> String {
-        format!("writing-{}.lock", &self.0[HALF..=HALF])
-    }
-
     /// The key in a file's name, if it is one.
     pub(super) fn of_file(path: &Path) -> Option<Self> {
         Self::parse(path.file_stem()?.to_str()?)

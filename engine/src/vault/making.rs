@@ -1,13 +1,16 @@
 //! A file of the vaults' folder in the making: under a name of its own until it is whole, written by one process at a time.
 
+#[cfg(unix)]
+use std::fs::Metadata;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::VaultError;
 use super::format::{MAGIC, TAIL};
-use super::{VaultError, VaultKey};
 
 /// Extension of a file in the making.
 pub(super) const PART: &str = "part";
@@ -34,16 +37,95 @@ impl Drop for Locked {
     }
 }
 
-/// Takes the lock for writing the file `target` of `key`; `None` where another process has it.
-pub(super) fn lock(target: &Path, key: &VaultKey) -> Result<Option<Locked>, VaultError> {
-    let path = target.with_file_name(key.lock_name());
-    let mut options = private();
-    let options = options.write(true).create(true).truncate(false);
-    let file = options.open(&path).map_err(VaultError::io(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Locked(file))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(VaultError::io(&path)(error)),
+/// How long a process waits for others, which hold locks as long as a list of files takes, or as a file is removed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits for the lock on the file at `path` that `ask` asks for.
+///
+/// # Errors
+/// [`VaultError::Io`]: also where another process, a stopped one perhaps, does not let go of it.
+pub(super) fn wait_for(
+    file: &File,
+    path: &Path,
+    ask: fn(&File) -> Result<(), TryLockError>,
+) -> Result<(), VaultError> {
+    let begun = Instant::now();
+    loop {
+        match ask(file) {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(VaultError::io(path)(error)),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let held = format!("another program has held its lock for {PATIENCE:?}");
+                let error = io::Error::new(ErrorKind::TimedOut, held);
+                return Err(VaultError::io(path)(error));
+            }
+        }
+    }
+}
+
+/// Whether `path` still is the name of `file`: who waited for a lock may have that of a file which somebody removed or replaced meanwhile.
+pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        match path.metadata() {
+            Ok(named) => Ok(same(file.metadata()?, named)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        // There a file that is open keeps its name.
+        let _ = (file, path);
+        Ok(true)
+    }
+}
+
+/// Extension of the lock for writing a file.
+pub(super) const LOCK: &str = "lock";
+
+/// The lock for writing a file; it goes with its file.
+#[derive(Debug)]
+pub(super) struct Writing {
+    path: PathBuf,
+    // Let go of after the file.
+    _locked: Locked,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%error, "a lock of the vaults could not be removed");
+        }
+    }
+}
+
+/// Takes the lock for writing the file `target`; `None` where another process has it.
+pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
+    let path = target.with_extension(LOCK);
+    let failed = |error| VaultError::io(&path)(error);
+    loop {
+        let mut options = private();
+        let options = options.write(true).create(true).truncate(false);
+        let file = options.open(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let locked = Locked(file);
+        // Who had it before removes it before letting go.
+        if is_named(&locked.0, &path).map_err(failed)? {
+            return Ok(Some(Writing {
+                path,
+                _locked: locked,
+            }));
+        }
     }
 }
 
@@ -54,7 +136,7 @@ pub(super) struct Making {
     /// The file in the making.
     part: PathBuf,
     /// Held as long as this process writes; a lock on `part` itself would move to the finished file with its name.
-    _lock: Locked,
+    _lock: Writing,
     /// What it will be called.
     target: PathBuf,
     finished: bool,
@@ -65,8 +147,8 @@ impl Making {
     ///
     /// # Errors
     /// [`VaultError::Busy`] where another process makes the same one; [`VaultError::Io`].
-    pub(super) fn begin(target: &Path, key: &VaultKey, body: u64) -> Result<Self, VaultError> {
-        let lock = lock(target, key)?.ok_or(VaultError::Busy)?;
+    pub(super) fn begin(target: &Path, body: u64) -> Result<Self, VaultError> {
+        let lock = lock(target)?.ok_or(VaultError::Busy)?;
         let part = target.with_extension(PART);
         let file = private()
             .write(true)
@@ -98,7 +180,7 @@ impl Making {
     }
 
     /// What went wrong, as an error of this file.
-    pub(super) fn failed(&self, error: std::io::Error) -> VaultError {
+    pub(super) fn failed(&self, error: io::Error) -> VaultError {
         VaultError::io(&self.part)(error)
     }
 
@@ -114,7 +196,7 @@ impl Making {
         mut last: Vec<u8>,
         footer: &impl Serialize,
     ) -> Result<u64, VaultError> {
-        let footer = serde_json::to_vec(footer).map_err(std::io::Error::from);
+        let footer = serde_json::to_vec(footer).map_err(io::Error::from);
         let written = footer.and_then(|footer| {
             last.reserve(footer.len() + TAIL);
             last.extend(&footer);

@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 
 use super::end::EndFooter;
 use super::folder::Holds;
-use super::format::{Footer, MAGIC, MAX_FOOTER, Measurement, PIECE, TAIL, VaultShape};
+use super::format::{Footer, LayerShape, MAGIC, MAX_FOOTER, Measurement, PIECE, TAIL, VaultShape};
+use super::making::wait_for;
 use super::{VaultError, VaultKey};
 
 /// A whole vault. While it exists no process removes it.
@@ -165,7 +166,7 @@ impl Vault {
             what: what.to_owned(),
         };
         let mut file = File::open(path).map_err(VaultError::io(path))?;
-        file.lock_shared().map_err(VaultError::io(path))?;
+        wait_for(&file, path, File::try_lock_shared)?;
         let bytes = file.metadata().map_err(VaultError::io(path))?.len();
         let end = footer::<Footer>(&mut file, bytes).map_err(VaultError::io(path))?;
         let (footer, length) = end.map_err(damaged)?;
@@ -195,6 +196,20 @@ impl Vault {
             bytes,
             piece: Vec::new(),
         })
+    }
+
+    /// Whether a model of such heads and windows could have left it: a key is a hash, and whoever can write a file can give it any name.
+    pub(crate) fn is_of(
+        &self,
+        heads: LayerShape,
+        windows: impl Iterator<Item = Option<usize>>,
+    ) -> bool {
+        self.shape.heads == heads && windows.eq(self.shape.windows.iter().copied())
+    }
+
+    /// Its key, by the name of its file.
+    pub(crate) fn key(&self) -> Option<VaultKey> {
+        VaultKey::of_file(&self.path)
     }
 
     /// How large it is.

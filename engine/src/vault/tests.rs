@@ -333,8 +333,10 @@ fn the_least_recently_used_makes_room_but_never_an_open_one() {
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
     let open = find(&folder, &key('1')).expect("there");
+    folder.used(&open);
     drop(open);
     let open = find(&folder, &key('2')).expect("there");
+    folder.used(&open);
     // 3 is the oldest now, and 2 is open.
     write(&folder, &key('4'), PackedRows::F16);
     let left = |folder: &VaultFolder| -> Vec<VaultKey> {
@@ -350,6 +352,58 @@ fn the_least_recently_used_makes_room_but_never_an_open_one() {
     drop(open);
     assert!(folder.remove(&key('2')).expect("no error"));
     assert!(!left(&folder).contains(&key('2')));
+}
+
+#[test]
+fn nothing_is_removed_where_that_would_not_be_enough() {
+    let size = shape(PackedRows::F16).bytes() + 512;
+    let (_place, folder) = folder(2 * size);
+    write(&folder, &key('1'), PackedRows::F16);
+    write(&folder, &key('2'), PackedRows::F16);
+    let open = find(&folder, &key('2')).expect("there");
+    let larger = VaultShape {
+        tokens: 150,
+        ..shape(PackedRows::F16)
+    };
+    assert!(larger.bytes() > size && larger.bytes() < 2 * size);
+    let refused = folder.begin(&key('3'), "", "", larger.clone());
+    assert!(matches!(refused, Err(VaultError::TooLarge { .. })));
+    assert_eq!(folder.list().expect("a list").len(), 2);
+    drop(open);
+    drop(folder.begin(&key('3'), "", "", larger).expect("room"));
+    assert!(folder.list().expect("a list").is_empty(), "both went");
+}
+
+#[test]
+fn one_file_that_cannot_be_used_is_not_in_the_way_of_others() {
+    let (place, folder) = folder(1 << 20);
+    write(&folder, &key('a'), PackedRows::F16);
+    // Neither a vault nor anything that can be removed as one.
+    let akin = format!("{}{}", "a".repeat(32), "0".repeat(32));
+    let bad = place.path().join(format!("vaults/{akin}.vault"));
+    std::fs::create_dir(&bad).expect("made");
+    let other = VaultKey::parse(&format!("{}{}", "a".repeat(32), "b".repeat(32))).expect("a key");
+    assert!(folder.find(&other, &ids()).expect("no error").is_some());
+    write(&folder, &key('b'), PackedRows::F16);
+    let said = folder.clear().expect_err("it stays");
+    assert!(said.to_string().contains("the vault's file"), "{said}");
+    assert!(find(&folder, &key('a')).is_none() && find(&folder, &key('b')).is_none());
+    assert_eq!(files(&place), [bad]);
+}
+
+#[test]
+fn documents_do_not_wait_for_one_another() {
+    let (place, folder) = folder(1 << 20);
+    let begin = |key: &VaultKey| folder.begin(key, "", "", shape(PackedRows::F16));
+    // Whatever of their names is alike.
+    let first = begin(&key('7')).expect("begun");
+    let akin = VaultKey::parse(&format!("{}8", "7".repeat(63))).expect("a key");
+    let second = begin(&akin).expect("begun");
+    drop((first, second));
+    // What was for writing them went with them; what stays is for counting.
+    let all = std::fs::read_dir(place.path().join("vaults")).expect("a folder");
+    let names: Vec<_> = all.map(|file| file.expect("a file").file_name()).collect();
+    assert_eq!(names, ["counting.lock"]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl VaultWriter {
         shape: VaultShape,
     ) -> Result<Self, VaultError> {
         Ok(Self {
-            making: Making::begin(target, key, shape.body_bytes())?,
+            making: Making::begin(target, shape.body_bytes())?,
             footer: Footer::new(key.to_string(), document, model, &shape),
             heads: vec![Part::default(); 2 * shape.heads.kv_heads],
             shape,

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::Memory;
-use crate::driver::Copying;
+use crate::driver::{Address, Copying, Driver};
 use crate::{Buffer, Device, DeviceError, Home, Number};
 
 /// A copy that goes on beside what is asked of the device afterwards. Whoever drops it waits for it.
@@ -53,6 +53,31 @@ impl<T: Number> Buffer<T> {
         from: &Buffer<T>,
         range: Range<usize>,
     ) -> Result<Carried, DeviceError> {
+        self.carry((first, from, range), |driver, to, from, bytes| {
+            // SAFETY: `carry` promises it.
+            unsafe { driver.copy_beside(to, from, bytes) }
+        })
+    }
+
+    /// As [`Buffer::copy_beside`], but it does not wait for what was asked for since [`Sending::ahead_from_here`].
+    fn copy_ahead(
+        &mut self,
+        first: usize,
+        from: &Buffer<T>,
+        range: Range<usize>,
+    ) -> Result<Carried, DeviceError> {
+        self.carry((first, from, range), |driver, to, from, bytes| {
+            // SAFETY: `carry` promises it.
+            unsafe { driver.copy_ahead(to, from, bytes) }
+        })
+    }
+
+    /// Has `copy` copy between ranges that were checked and do not overlap, and holds both memories until it has ended.
+    fn carry(
+        &mut self,
+        (first, from, range): (usize, &Buffer<T>, Range<usize>),
+        copy: impl FnOnce(&dyn Driver, Address, Address, usize) -> Result<Box<dyn Copying>, DeviceError>,
+    ) -> Result<Carried, DeviceError> {
         let memory = [self.memory(), from.memory()];
         assert!(
             !Arc::ptr_eq(&memory[0], &memory[1]),
@@ -60,10 +85,9 @@ impl<T: Number> Buffer<T> {
         );
         let to = self.part(&(first..first + range.len()));
         let bytes = range.len() * size_of::<T>();
-        // SAFETY: both were checked and do not overlap, and are held until the copy has ended.
-        let copying = unsafe { self.driver().copy_beside(to, from.part(&range), bytes) };
+        let copying = copy(self.driver(), to, from.part(&range), bytes)?;
         Ok(Carried {
-            copying: copying?,
+            copying,
             _memory: memory,
         })
     }
@@ -137,8 +161,14 @@ impl Sending {
         Ok(there.share(0..bytes))
     }
 
+    /// What [`Sending::send_to`] sends from here on waits for what was asked of the device so far, and for nothing that is asked later: work
+    /// that looks at what is there now is to be asked for before.
+    pub fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        self.halves[0].there.driver().ahead_from_here()
+    }
+
     /// Sends the first `bytes` bytes of the half that was filled to `first..` of `to`, where nobody looks for them before
-    /// [`Sending::before_the_rest`].
+    /// [`Sending::before_the_rest`]; ahead of what was asked for since [`Sending::ahead_from_here`].
     ///
     /// # Panics
     /// When there are not as many, or no room for them.
@@ -152,7 +182,7 @@ impl Sending {
             here, under_way, ..
         } = &mut self.halves[self.filling];
         self.filling = 1 - self.filling;
-        *under_way = Some(to.copy_beside(first, here, 0..bytes)?);
+        *under_way = Some(to.copy_ahead(first, here, 0..bytes)?);
         Ok(())
     }
 

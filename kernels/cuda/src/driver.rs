@@ -46,7 +46,8 @@ impl Geometry {
 /// Memory of a device, by address.
 pub type Address = u64;
 
-/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_beside`].
+/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_beside`] and
+/// [`Driver::copy_ahead`].
 pub trait Driver: Send + Sync {
     /// What it is.
     fn facts(&self) -> &Facts;
@@ -96,6 +97,21 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// As [`Driver::copy`]; until the copy has ended neither memory is given back.
     unsafe fn copy_beside(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError>;
+
+    /// Copies of [`Driver::copy_ahead`] that are asked for from here on begin after everything that was asked for so far.
+    fn ahead_from_here(&self) -> Result<(), DeviceError>;
+
+    /// Copies as [`Driver::copy_beside`] does, in an order of its own: after copies of this kind, and what [`Driver::ahead_from_here`] said, but
+    /// not after work that was asked for since.
+    ///
+    /// # Safety
+    /// As [`Driver::copy_beside`].
+    unsafe fn copy_ahead(
         &self,
         to: Address,
         from: Address,

@@ -50,6 +50,8 @@ struct Emulated {
     /// Launches that are noted and not run, while it records.
     recording: Mutex<Option<Vec<Launch>>>,
     beside: Arc<Beside>,
+    /// And those that go ahead of other work, in an order of their own.
+    ahead: Arc<Beside>,
 }
 
 /// An allocation with its guards, by the address that was given.
@@ -127,6 +129,7 @@ pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
 pub fn hasty(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
     emulated.beside.run_at_once();
+    emulated.ahead.run_at_once();
     meter(&Device::new(emulated), memory).0
 }
 
@@ -154,6 +157,7 @@ fn emulated(capability: u32) -> Arc<Emulated> {
         memory: Mutex::default(),
         recording: Mutex::default(),
         beside: Arc::default(),
+        ahead: Arc::default(),
     })
 }
 
@@ -197,8 +201,9 @@ impl Emulated {
             .expect("nobody panics inside")
             .remove(&address);
         let Held { words, .. } = held.expect("it was allocated");
+        let memory = address..address + bytes as u64;
         assert!(
-            !self.beside.touches(&(address..address + bytes as u64)),
+            !self.beside.touches(&memory) && !self.ahead.touches(&memory),
             "memory of a copy that is under way was given back"
         );
         // SAFETY: the whole allocation, as bytes.
@@ -286,6 +291,22 @@ impl Driver for Emulated {
         self.ready("copying beside its work")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.beside.copy(to, from, bytes) }))
+    }
+
+    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        // Everything that was asked for has been done.
+        self.ready("copying ahead of its work")
+    }
+
+    unsafe fn copy_ahead(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        self.ready("copying ahead of its work")?;
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { self.ahead.copy(to, from, bytes) }))
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {

@@ -19,6 +19,15 @@ pub enum DeviceError {
         /// Bytes that were free.
         free: u64,
     },
+    /// Memory of the computer, which a card copies to and from, ran out.
+    #[error(
+        "the system refuses {} of memory that the graphics card is to copy from; close other programs, or use a smaller budget or --device cpu",
+        in_words(*needed)
+    )]
+    HostMemory {
+        /// Bytes asked for.
+        needed: u64,
+    },
     /// A kernel could not be started, or ended wrongly.
     #[error("the graphics card {device} failed in {what}: {reason}; use --device cpu")]
     Failed {

@@ -161,6 +161,17 @@ impl Metered {
     }
 }
 
+impl Metered {
+    /// What crosses between the host and the device beside its work is counted as of any other copy.
+    fn count_carried(&self, (to, from): (Address, Address), bytes: usize) {
+        match (self.is_on_host(from), self.is_on_host(to)) {
+            (true, false) => count(&self.counts.sent, bytes),
+            (false, true) => count(&self.counts.brought, bytes),
+            _ => 0,
+        };
+    }
+}
+
 impl Driver for Metered {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -238,14 +249,26 @@ impl Driver for Metered {
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
         self.sound("copying beside its work")?;
-        // What crosses between the host and the device is counted as of any other copy.
-        match (self.is_on_host(from), self.is_on_host(to)) {
-            (true, false) => count(&self.counts.sent, bytes),
-            (false, true) => count(&self.counts.brought, bytes),
-            _ => 0,
-        };
+        self.count_carried((to, from), bytes);
         // SAFETY: the caller's promise.
         unsafe { self.of.copy_beside(to, from, bytes) }
+    }
+
+    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        self.sound("copying ahead of its work")?;
+        self.of.ahead_from_here()
+    }
+
+    unsafe fn copy_ahead(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        self.sound("copying ahead of its work")?;
+        self.count_carried((to, from), bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.of.copy_ahead(to, from, bytes) }
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {

@@ -40,13 +40,16 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
         let context = result::primary_ctx::retain(device).map_err(none)?;
         result::ctx::set_current(context).map_err(none)?;
         let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
-        let (stream, beside) = (stream().map_err(none)?, stream().map_err(none)?);
+        let [stream, beside, ahead] = [stream(), stream(), stream()];
+        let (stream, beside) = (stream.map_err(none)?, beside.map_err(none)?);
+        let ahead = ahead.map_err(none)?;
         let mut nvidia = Nvidia {
             products: Launchers::new(&facts, stream.cast()),
             facts,
             context,
             stream,
             beside,
+            ahead,
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
@@ -71,6 +74,8 @@ struct Nvidia {
     stream: sys::CUstream,
     /// Copies go there that run beside the rest.
     beside: sys::CUstream,
+    /// And there, that run ahead of it.
+    ahead: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
     /// Where the host's page-locked memory begins, and its bytes.
@@ -115,6 +120,41 @@ impl Nvidia {
         // SAFETY: an event that was just made, a stream of this object's.
         unsafe { result::event::record(mark.event, stream) }?;
         Ok(mark)
+    }
+
+    /// What is asked of `stream` from here on begins after everything that was asked of the device so far.
+    fn follow(&self, stream: sys::CUstream) -> Result<(), DeviceError> {
+        self.current()?;
+        let failed = self.failed("copying beside its work");
+        let before = self.mark(self.stream).map_err(&failed)?;
+        // SAFETY: an event and a stream of this object's.
+        unsafe { wait_for(stream, before.event) }.map_err(failed)
+    }
+
+    /// Copies in the order of `stream`.
+    ///
+    /// # Safety
+    /// As [`Driver::copy_beside`].
+    unsafe fn copy_in(
+        &self,
+        stream: sys::CUstream,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        self.current()?;
+        let failed = self.failed("copying beside its work");
+        // SAFETY: the caller's promise; a stream of this object's.
+        unsafe { sys::cuMemcpyAsync(to, from, bytes, stream).result() }.map_err(&failed)?;
+        match self.mark(stream) {
+            Ok(mark) => Ok(Box::new(mark)),
+            Err(error) => {
+                // Nobody could wait for the copy, and its memory may be given back.
+                // SAFETY: this object's own stream.
+                let _ = unsafe { result::stream::synchronize(stream) };
+                Err(failed(error))
+            }
+        }
     }
 
     /// Whether an address is of the host's memory.
@@ -197,7 +237,16 @@ impl Driver for Nvidia {
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: more than 0 bytes.
         let found = unsafe { result::malloc_host(bytes.max(1), flags) };
-        let start = found.map_err(self.failed("locking memory of the computer for it"))?;
+        let start = match found {
+            Ok(start) => start,
+            // The computer's memory is short, and the card as sound as before.
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                return Err(DeviceError::HostMemory {
+                    needed: bytes as u64,
+                });
+            }
+            Err(error) => return Err(self.failed("locking memory of the computer for it")(error)),
+        };
         // With unified addresses, which every card has that there are kernels for, the device's address is the program's.
         let address = start as Address;
         let mut on_host = self.on_host.lock().expect("nobody panics inside");
@@ -256,24 +305,23 @@ impl Driver for Nvidia {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.current()?;
-        let failed = self.failed("copying beside its work");
-        let before = self.mark(self.stream).map_err(&failed)?;
-        // SAFETY: the caller's promise; an event and a stream of this object's.
-        unsafe {
-            wait_for(self.beside, before.event)
-                .and_then(|()| sys::cuMemcpyAsync(to, from, bytes, self.beside).result())
-        }
-        .map_err(&failed)?;
-        match self.mark(self.beside) {
-            Ok(mark) => Ok(Box::new(mark)),
-            Err(error) => {
-                // Nobody could wait for the copy, and its memory may be given back.
-                // SAFETY: this object's own stream.
-                let _ = unsafe { result::stream::synchronize(self.beside) };
-                Err(failed(error))
-            }
-        }
+        self.follow(self.beside)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_in(self.beside, to, from, bytes) }
+    }
+
+    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        self.follow(self.ahead)
+    }
+
+    unsafe fn copy_ahead(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_in(self.ahead, to, from, bytes) }
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
@@ -349,6 +397,8 @@ impl Driver for Nvidia {
     }
 
     fn products(&self) -> &dyn Products {
+        // Its launchers take this thread's context as it is; where it cannot be set, the first launch says so.
+        let _ = self.current();
         &self.products
     }
 
@@ -371,6 +421,7 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.stream);
             let _ = result::stream::destroy(self.beside);
+            let _ = result::stream::destroy(self.ahead);
         }
     }
 }

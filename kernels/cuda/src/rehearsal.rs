@@ -103,6 +103,19 @@ impl Driver for Rehearsal {
         Err(self.only_asked("copying beside its work"))
     }
 
+    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        Err(self.only_asked("copying ahead of its work"))
+    }
+
+    unsafe fn copy_ahead(
+        &self,
+        _to: Address,
+        _from: Address,
+        _bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        Err(self.only_asked("copying ahead of its work"))
+    }
+
     fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
         Err(self.only_asked("reaching memory"))
     }

@@ -44,7 +44,7 @@ impl Weights {
         }
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
-        let behind = behind(device, kind);
+        let behind = behind(device, (kind, rows, cols));
         let mut data = device.room_at(home, bytes + behind)?;
         data.write(0, blocks)?;
         data.write(bytes, &vec![0; behind])?;
@@ -67,7 +67,8 @@ impl Weights {
 
     /// Bytes that [`Weights::of`] takes, wherever.
     pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
-        (matrix.bytes().len() + behind(device, matrix.dtype())) as u64
+        let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
+        (matrix.bytes().len() + behind(device, shape)) as u64
     }
 
     /// The same matrix, copied to `room` from byte `at` on.
@@ -122,12 +123,14 @@ fn is_dense(kind: GgmlDType) -> bool {
     matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
 }
 
-/// Bytes that must be there behind weights of `kind`.
-fn behind(device: &Device, kind: GgmlDType) -> usize {
-    match is_dense(kind) {
-        true => 0,
-        false => device.driver().products().behind(kind),
+/// Bytes that must be there behind weights of `rows` rows of `cols` numbers.
+fn behind(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
+    if is_dense(kind) {
+        return 0;
     }
+    // Products of a few inputs take rows by twos, also the last of an odd number.
+    let row = rows % 2 * (cols / kind.block_size() * kind.type_size());
+    device.driver().products().behind(kind).max(row)
 }
 
 /// Inputs as products take them, and what products need besides. Inputs that several matrices take are quantised once.

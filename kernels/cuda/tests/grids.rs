@@ -67,6 +67,19 @@ impl Driver for Endless {
         unreachable!("no test here copies beside its work")
     }
 
+    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn copy_ahead(
+        &self,
+        _: Address,
+        _: Address,
+        _: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        unreachable!("no test here copies ahead of its work")
+    }
+
     fn reach(&self, _: Address) -> Result<*mut u8, DeviceError> {
         unreachable!("there is no memory")
     }

@@ -104,10 +104,10 @@ impl Carrier {
         self.bytes
     }
 
-    /// Begins to bring the rows of the first `tokens` tokens of `layer`.
+    /// Begins to bring the rows of the first `tokens` tokens of `layer`, beside all that is asked of the device from here on.
     ///
     /// # Errors
-    /// Where the system gives no thread for it.
+    /// [`EngineError::Vault`] where the system gives no thread for it, [`EngineError::Card`].
     ///
     /// # Panics
     /// When another layer is being brought.
@@ -115,7 +115,9 @@ impl Carrier {
         &mut self,
         (mut vault, layer, tokens): (Vault, usize, usize),
         sending: Sending,
-    ) -> Result<(), VaultError> {
+    ) -> Result<(), EngineError> {
+        // What was there has been taken apart, as far as the device is concerned: it was asked for.
+        sending.ahead_from_here()?;
         let State::Idle(mut ahead) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("one layer is brought at a time");
         };

@@ -3,7 +3,7 @@
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 
-use super::{Prefix, Wanted};
+use super::{Prefix, Wanted, is_of};
 use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
 use crate::{Engine, EngineError, Method, Streaming};
@@ -45,8 +45,10 @@ impl Engine {
         prefix.tokens = end;
         prefix.kind = Some(vaults.kind);
         match vaults.folder.find(&key, ids) {
-            Ok(Some(vault)) => prefix.use_vault(vault, ids, &Wanted::of(&sizes, prompt), prompt),
-            Ok(None) => {}
+            Ok(Some(vault)) if is_of(&vault, self.model()) => {
+                prefix.use_vault(vault, ids, &Wanted::of(&sizes, prompt), prompt);
+            }
+            Ok(_) => {}
             Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
         }
         Ok(prefix.known)

@@ -133,6 +133,6 @@ impl Prefix {
     }
 
     pub(super) fn note_unwritten(&mut self, error: &VaultError) {
-        self.notes.push(error.unwritten());
+        self.notes.push(error.unwritten(self.same));
     }
 }
