@@ -88,7 +88,11 @@ impl Engine {
         wanted: Option<usize>,
         text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        let beside = self.besides_questions(text_bytes);
+        let mut beside = self.besides_questions(text_bytes);
+        if prompt.streams {
+            // See `steady`: a program holds a little more or less each time.
+            beside = beside.next_multiple_of(STEADY_BYTES);
+        }
         let for_question = memory.saturating_sub(beside);
         let peak = |ledger: MemoryLedger| ledger.worst();
         let wanted = wanted.unwrap_or(prompt.shape.tokens).max(1);
@@ -458,9 +462,29 @@ enum Sized {
     TooMany,
 }
 
+/// What a program holds is counted in as many bytes where a streamed reading is to be the same each time.
+const STEADY_BYTES: u64 = 2 << 20;
+
 /// The largest number up to `rows` whose binary digits are zero behind the first four.
 fn rounded(rows: usize) -> usize {
     let digits = usize::BITS - rows.leading_zeros();
     let behind = digits.saturating_sub(4);
     rows >> behind << behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn a_limit_leaves_few_numbers_of_rows() {
+        for rows in 1..5000 {
+            let round = rounded(rows);
+            assert!(round <= rows && 9 * round >= 8 * rows, "{rows}: {round}");
+            assert_eq!(rounded(round), round);
+        }
+        let mut between: Vec<usize> = (1024..2048).map(rounded).collect();
+        between.dedup();
+        assert_eq!(between.len(), 8);
+    }
 }
