@@ -43,8 +43,6 @@ bench: setup
 	$(CARGO) bench -p kept-kernels -p kept-policies
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
-	scripts/bench-vault "$$(scripts/target-dir)/release/kept"
-	scripts/bench-vault "$$(scripts/target-dir)/release/kept" "$$(scripts/target-dir)/bench/qwen-0.5b-q8_0.gguf"
 
 # Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the network).
 golden:

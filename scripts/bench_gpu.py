@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a graphics card does with Kept, as shares of what it can do at most; medians of runs that take turns.
 
-bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--parts card,peers] [--device cuda:0]      (scripts/bench-gpu calls it)
+bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--parts card,peers] [--device cuda:0] [--seconds N] [--resume]      (scripts/bench-gpu calls it)
 
 Part `card`:
 1. What the card can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
@@ -23,6 +23,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 # Nothing is left in the folder of the scripts.
 sys.dont_write_bytecode = True
@@ -40,13 +41,28 @@ class Bench:
         self.o = options
         self.left_out = []
         self.failed = False
+        self.late = False
+        self.ends = time.monotonic() + options.seconds if options.seconds else None
         self.runs = pathlib.Path(options.folder) / "gpu-runs.jsonl"
         self.runs.parent.mkdir(parents=True, exist_ok=True)
-        self.runs.write_text("")
+        # What an earlier start has found, in its order; each is taken once.
+        self.known = {}
+        if options.resume and self.runs.exists():
+            for line in self.runs.read_text().splitlines():
+                run = json.loads(line)
+                self.known.setdefault(tuple(run["run"]), []).append(run["found"])
+        else:
+            self.runs.write_text("")
 
     def run(self, *arguments):
         """The JSON of one `kept bench`, or None where the card has no room for it or it failed."""
+        if known := self.known.get(tuple(map(str, arguments))):
+            return known.pop(0)
         command = [self.o.kept, "bench", "--json", "--device", self.o.device, *map(str, arguments)]
+        if self.ends and time.monotonic() > self.ends:
+            self.late = True
+            self.left_out.append(f"{' '.join(command[2:])}: no time was left; go on with --resume")
+            return None
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             found = json.loads(done.stdout)
@@ -180,6 +196,8 @@ def main():
     a.add_argument("--device", default="cuda:0")
     a.add_argument("--runs", type=int, default=3)
     a.add_argument("--parts", default=",".join(PARTS), help=f"with commas between [{','.join(PARTS)}]")
+    a.add_argument("--seconds", type=float, help="begin nothing new after so many, and exit with 3")
+    a.add_argument("--resume", action="store_true", help="take what FOLDER/gpu-runs.jsonl has of an earlier start, and go on")
     a.add_argument("--quick", action="store_true", help="the smallest model and short prompts, once: whether the benchmark itself works")
     o = a.parse_args()
     parts = o.parts.split(",")
@@ -216,11 +234,11 @@ def main():
             found.setdefault("papers", {})[paper] = more
             text += ["", *lines]
             write()
-    if "peers" in parts:
+    if "peers" in parts and not bench.late:
         found["peers"], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)
         text += ["", *lines]
     print(write())
-    sys.exit(1 if bench.failed else 0)
+    sys.exit(1 if bench.failed else 3 if bench.late else 0)
 
 
 if __name__ == "__main__":

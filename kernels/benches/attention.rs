@@ -1,6 +1,6 @@
 //! Times prefill and decode attention: `cargo bench -p kept-kernels [-- prefill|decode]`.
 //!
-//! Prints the quickest of several runs with the arithmetic or the memory traffic per second beside it. Numbers depend on
+//! Prints the quickest of several runs, with the arithmetic, the bytes that have to move and their share of copying memory. Numbers depend on
 //! what else the machine does: compare within one run, not across days. `KEPT_SIMD` and `CANDLE_NUM_THREADS` apply; with one thread it is
 //! time of the processor that counts.
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use kept_kernels::{
     CacheType, DecodeAttention, DecodeScratch, HeadShape, PrefillAttention, RowStore, Stop,
-    decode_attention, prefill_attention, simd_level, threads,
+    bandwidth, decode_attention, prefill_attention, simd_level, threads,
 };
 
 /// Qwen2.5-0.5B, Llama-3.2-1B and an 8B model: query heads, kv heads, head_dim.
@@ -22,10 +22,20 @@ fn main() {
         .find(|argument| !argument.starts_with('-'));
     let wants = |name: &str| only.as_deref().is_none_or(|only| only == name);
     println!("{:?}, {} threads", simd_level(), threads::count());
+    let bandwidth = bandwidth();
     println!(
-        "  reading memory with all threads {:5.1} GB/s",
-        read_gigabytes()
+        "  reading memory with all threads {:5.1} GB/s, copying it {:5.1} GB/s",
+        bandwidth.read / 1e9,
+        bandwidth.copy / 1e9
     );
+    let moved = |bytes: f64, time: f64| {
+        let rate = bytes / time;
+        let (bytes, share) = (bytes / 1e6, 100.0 * rate / bandwidth.copy);
+        format!(
+            "{bytes:8.1} MB {:7.1} GB/s {share:4.0} % of copying",
+            rate / 1e9
+        )
+    };
     for (q_heads, kv_heads, head_dim) in SHAPES {
         let shape = HeadShape {
             q_heads,
@@ -35,20 +45,20 @@ fn main() {
         println!("q_heads {q_heads}, kv_heads {kv_heads}, head_dim {head_dim}");
         if wants("prefill") {
             for tokens in [512, 1024, 2048, 4096, 8192, 32768] {
-                prefill(shape, tokens);
+                prefill(shape, tokens, &moved);
             }
         }
         if wants("decode") {
             for rows in [1024, 8192, 32768] {
                 for kind in CacheType::ALL {
-                    decode(shape, rows, kind);
+                    decode(shape, rows, kind, &moved);
                 }
             }
         }
     }
 }
 
-fn prefill(shape: HeadShape, tokens: usize) {
+fn prefill(shape: HeadShape, tokens: usize, moved: &dyn Fn(f64, f64) -> String) {
     let HeadShape {
         q_heads,
         kv_heads,
@@ -78,14 +88,17 @@ fn prefill(shape: HeadShape, tokens: usize) {
     });
     let pairs: usize = (first + 1..=tokens).sum();
     let operations = 4.0 * (pairs * q_heads * head_dim) as f64;
+    let numbers = queries.len() + out.len();
+    let bytes = size_of::<f32>() * numbers + keys.bytes() + values.bytes();
     println!(
-        "  prefill  rows {rows:5} at {first:5}   {:9.3} ms   {:7.1} GFLOP/s",
+        "  prefill  rows {rows:5} at {first:5}   {:9.3} ms   {:7.1} GFLOP/s   {}",
         time * 1e3,
-        operations / time / 1e9
+        operations / time / 1e9,
+        moved(bytes as f64, time)
     );
 }
 
-fn decode(shape: HeadShape, rows: usize, kind: CacheType) {
+fn decode(shape: HeadShape, rows: usize, kind: CacheType, moved: &dyn Fn(f64, f64) -> String) {
     let HeadShape {
         q_heads,
         kv_heads,
@@ -124,30 +137,10 @@ fn decode(shape: HeadShape, rows: usize, kind: CacheType) {
     });
     let bytes = (keys.bytes() + values.bytes()) as f64;
     println!(
-        "  decode   rows {rows:5} {kind:>6}     {:9.3} ms   {:7.1} GB/s",
+        "  decode   rows {rows:5} {kind:>6}     {:9.3} ms   {}",
         time * 1e3,
-        bytes / time / 1e9
+        moved(bytes, time)
     );
-}
-
-/// What decode attention is bound by: adding up 256 MiB, each thread its part.
-fn read_gigabytes() -> f64 {
-    let data = wave(64 << 20);
-    let part = data.len() / threads::count();
-    let time = seconds(|| {
-        std::thread::scope(|scope| {
-            for part in data.chunks(part) {
-                scope.spawn(move || {
-                    let mut sums = [0.0f32; 64];
-                    for block in part.chunks_exact(64) {
-                        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
-                    }
-                    black_box(sums);
-                });
-            }
-        });
-    });
-    size_of_val(data.as_slice()) as f64 / time / 1e9
 }
 
 /// Seconds of one run: the quickest of at least 5, more when they are short; of a single thread the mean time that it computed, where

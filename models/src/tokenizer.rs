@@ -53,8 +53,8 @@ struct LastDocument {
     tokens: Arc<TokenizedText>,
 }
 
-/// Bytes of a document whose tokens are remembered, at most: a long book's. They take about as much.
-const REMEMBERED: usize = 4 << 20;
+/// Bytes of a document whose tokens are remembered, at most: a shelf of books. They take three times as much, as they do while it is asked.
+const REMEMBERED: usize = 32 << 20;
 
 /// How a stretch of text becomes tokens.
 enum Merging {

@@ -6,6 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use kept_kernels::bandwidth;
 use kept_policies::{ModelShape, Observation, Parameters, PromptShape, build};
 
 /// The heads of an 8B model.
@@ -29,15 +30,21 @@ const METHODS: [&str; 7] = [
 
 fn main() {
     println!(
-        "{} query heads, {} kv heads, {ROWS} rows: milliseconds a layer",
+        "{} query heads, {} kv heads, {ROWS} rows: milliseconds a layer; scores that are read, and how fast beside copying memory",
         SHAPE.q_heads, SHAPE.kv_heads
     );
+    let copy = bandwidth().copy;
     for tokens in [8192, 32768, 131_072] {
         let scores = drawn(SHAPE.q_heads * tokens);
         for name in METHODS {
+            let time = milliseconds(name, tokens, &scores);
+            let bytes = size_of_val(scores.as_slice()) as f64;
+            let rate = bytes / time * 1e3;
             println!(
-                "  {tokens:7} tokens  {name:14} {:7.2}",
-                milliseconds(name, tokens, &scores)
+                "  {tokens:7} tokens  {name:14} {time:7.2}   {:6.1} MB {:5.1} GB/s {:3.0} % of copying",
+                bytes / 1e6,
+                rate / 1e9,
+                100.0 * rate / copy
             );
         }
     }

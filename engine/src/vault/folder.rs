@@ -1,7 +1,7 @@
 //! All vaults of this computer: found by key or by their first tokens, made within a budget of disk space, the least recently used removed first.
 
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -10,16 +10,16 @@ use kept_kernels::{PackedRows, Stop};
 
 use super::end::{self, EndOf, Walk};
 use super::format::VaultShape;
-use super::making::{LOCK, Locked, Making, PART, is_named, lock, private, wait_for};
+use super::making::Making;
 use super::read::describe;
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.
 #[derive(Debug, Clone)]
 pub struct VaultFolder {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Bytes that all vaults may take together.
-    budget: u64,
+    pub(super) budget: u64,
 }
 
 /// A vault as a list shows it.
@@ -217,24 +217,6 @@ impl VaultFolder {
         describe(&self.file(key)).is_some_and(|found| matches!(found.holds, Holds::End(_)))
     }
 
-    /// Makes the folder, and room in it for `needed` bytes under `key`; whoever begins a file there does it as long as the lock is held.
-    fn make_place(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
-        if needed > self.budget {
-            return Err(VaultError::TooLarge {
-                needed,
-                budget: self.budget,
-            });
-        }
-        let mut folder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-        let made = folder.recursive(true).create(&self.path);
-        made.map_err(VaultError::io(&self.path))?;
-        let counting = self.counting()?;
-        self.make_room(key, needed)?;
-        Ok(counting)
-    }
-
     /// All vaults, the most recently used first.
     ///
     /// # Errors
@@ -269,149 +251,8 @@ impl VaultFolder {
         Ok(entries)
     }
 
-    /// Removes the vault of `key`, unless some process has it open. Gives whether it is gone.
-    ///
-    /// # Errors
-    /// [`VaultError::Io`].
-    pub fn remove(&self, key: &VaultKey) -> Result<bool, VaultError> {
-        match self.seize(key)? {
-            Seized::Gone => Ok(true),
-            Seized::InUse => Ok(false),
-            Seized::Closed(closed) => closed.remove().map(|()| true),
-        }
-    }
-
-    /// Removes a vault that is of no use; that it cannot be is nobody's concern who asks a question.
-    pub(crate) fn remove_or_warn(&self, key: &VaultKey) {
-        if let Err(error) = self.remove(key) {
-            tracing::warn!(%error, "a vault could not be removed");
-        }
-    }
-
-    /// The vault of `key` so that nobody opens it, unless some process has it open.
-    fn seize(&self, key: &VaultKey) -> Result<Seized, VaultError> {
-        let path = self.file(key);
-        loop {
-            let file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seized::Gone),
-                Err(error) => return Err(VaultError::io(&path)(error)),
-            };
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Seized::InUse),
-                Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
-            }
-            let locked = Locked(file);
-            // Another process may just have made it anew.
-            if is_named(&locked.0, &path).map_err(VaultError::io(&path))? {
-                return Ok(Seized::Closed(Closed {
-                    path,
-                    _locked: locked,
-                }));
-            }
-        }
-    }
-
-    /// Removes every vault that no process has open, and what dead processes left. Gives how many are gone and how many stay.
-    ///
-    /// # Errors
-    /// [`VaultError::Io`]: one that cannot be removed; all others are.
-    pub fn clear(&self) -> Result<(usize, usize), VaultError> {
-        if self.path.exists() {
-            let _counting = self.counting()?;
-            self.sweep()?;
-        }
-        let (mut gone, mut stay, mut failed) = (0, 0, None);
-        for (_, key) in self.files(EXTENSION)? {
-            match self.remove(&key) {
-                Ok(true) => gone += 1,
-                Ok(false) => stay += 1,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok((gone, stay)), Err)
-    }
-
-    /// Waits for its turn among those who begin a vault: as long as a list of files takes.
-    fn counting(&self) -> Result<Locked, VaultError> {
-        let path = self.path.join(COUNTING);
-        let mut options = private();
-        let options = options.write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(VaultError::io(&path))?;
-        wait_for(&file, &path, File::try_lock)?;
-        Ok(Locked(file))
-    }
-
-    /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget; none, where that would
-    /// not be enough.
-    fn make_room(&self, key: &VaultKey, needed: u64) -> Result<(), VaultError> {
-        self.sweep()?;
-        let mut entries = self.list()?;
-        // One that is made anew takes the place of what is there.
-        entries.retain(|entry| entry.key != *key);
-        let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
-        // What others are writing has its whole length from the beginning.
-        let parts = self.files(PART)?.into_iter().filter(|(_, of)| of != key);
-        taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
-            .map(|facts| facts.len())
-            .sum::<u64>();
-        let mut going = Vec::new();
-        for entry in entries.iter().rev() {
-            if taken + needed <= self.budget {
-                break;
-            }
-            match self.seize(&entry.key) {
-                Ok(Seized::InUse) => {}
-                Ok(Seized::Gone) => taken -= entry.bytes,
-                Ok(Seized::Closed(closed)) => {
-                    taken -= entry.bytes;
-                    going.push((entry, closed));
-                }
-                Err(error) => tracing::warn!(%error, "a vault cannot make room"),
-            }
-        }
-        if taken + needed > self.budget {
-            // The others are in use.
-            return Err(VaultError::TooLarge {
-                needed,
-                budget: self.budget,
-            });
-        }
-        for (entry, closed) in going {
-            closed.remove()?;
-            tracing::info!(key = %entry.key, bytes = entry.bytes, "a vault made room");
-        }
-        Ok(())
-    }
-
-    /// Removes what a process that died left of vaults it was making, and vaults of other versions, which nobody reads any more. What cannot
-    /// be removed stays.
-    fn sweep(&self) -> Result<(), VaultError> {
-        let unfinished = self.files(PART)?.into_iter().chain(self.files(LOCK)?);
-        for (path, _) in unfinished {
-            let swept = lock(&path).and_then(|nobody_writes_it| match nobody_writes_it {
-                // The lock goes by itself.
-                Some(_lock) => {
-                    let part = path.with_extension(PART);
-                    gone(std::fs::remove_file(&part)).map_err(VaultError::io(&part))
-                }
-                None => Ok(()),
-            });
-            if let Err(error) = swept {
-                tracing::warn!(%error, "what was left of a vault stays");
-            }
-        }
-        for (path, key) in self.files(EXTENSION)? {
-            if describe(&path).is_none() {
-                self.remove_or_warn(&key);
-            }
-        }
-        Ok(())
-    }
-
     /// Files of a key's name with `extension`; none where there is no folder.
-    fn files(&self, extension: &str) -> Result<Vec<(PathBuf, VaultKey)>, VaultError> {
+    pub(super) fn files(&self, extension: &str) -> Result<Vec<(PathBuf, VaultKey)>, VaultError> {
         let files = match std::fs::read_dir(&self.path) {
             Ok(files) => files,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -430,37 +271,13 @@ impl VaultFolder {
         Ok(found)
     }
 
-    fn file(&self, key: &VaultKey) -> PathBuf {
+    pub(super) fn file(&self, key: &VaultKey) -> PathBuf {
         self.path.join(format!("{key}.{EXTENSION}"))
     }
 }
 
-/// What came of seizing a vault.
-enum Seized {
-    /// There is none.
-    Gone,
-    /// Some process has it open.
-    InUse,
-    /// Nobody has.
-    Closed(Closed),
-}
-
-/// A vault that nobody has open, and that nobody opens as long as this exists.
-struct Closed {
-    path: PathBuf,
-    // Let go of after it was removed.
-    _locked: Locked,
-}
-
-impl Closed {
-    fn remove(self) -> Result<(), VaultError> {
-        gone(std::fs::remove_file(&self.path)).map_err(VaultError::io(&self.path))
-    }
-}
-
-const EXTENSION: &str = "vault";
-/// Whoever has its lock counts what is there.
-const COUNTING: &str = "counting.lock";
+/// Extension of a whole vault.
+pub(super) const EXTENSION: &str = "vault";
 /// More than this is never taken unless it is asked for.
 const LARGEST_BUDGET: u64 = 20 << 30;
 /// First tokens that a vault must share with a document to be of use to it: fewer are read as fast.
@@ -469,14 +286,6 @@ pub const FEW_SHARED: usize = 64;
 /// How many first tokens two texts share.
 pub(crate) fn shared(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// A file that somebody else removed is gone too.
-fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// Where vaults lie, by these variables.
