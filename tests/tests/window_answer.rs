@@ -146,13 +146,10 @@ fn a_question_can_be_asked_again_with_another_method_and_budget() {
     settings["budget"] = "64".into();
     app.invoke("save_settings", &json!({"settings": settings}))
         .expect("settings are taken");
-    app.script("window.__old = true; location.reload()", Value::Null);
+    app.reload();
     app.until("the page is back, with the conversation", |app| {
-        let back = "return !window.__old && $$('turn').length === 1";
-        let back = app.try_script(back, &Value::Null).ok()?;
-        (back == true).then_some(())
+        (app.count("turn") == 1).then_some(())
     });
-    app.watch_again();
     app.click("ask-again");
     let second = app.until("there is a second answer", |app| {
         let turns = app.snapshot()["turns"].clone();

@@ -63,15 +63,10 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     settings["maxTokens"] = 24.into();
     app.invoke("save_settings", &serde_json::json!({"settings": settings}))
         .expect("settings are taken");
-    app.script("window.__old = true; location.reload()", Value::Null);
-    app.until(
-        "the page is back, and says that this method cannot",
-        |app| {
-            let stuck = "return !window.__old && !!$('streaming-stuck')";
-            (app.try_script(stuck, &Value::Null).ok()? == true).then_some(())
-        },
-    );
-    app.watch_again();
+    app.reload();
+    app.until("it says that this method cannot", |app| {
+        (app.count("streaming-stuck") == 1).then_some(())
+    });
     app.write("composer", "Who counted the boxes?\u{E007}");
     app.says(&["snapkv cannot read"]);
     assert_eq!(app.count("turn"), 0, "nothing is asked in vain");
@@ -181,8 +176,7 @@ fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
     settings["budget"] = "64".into();
     app.invoke("save_settings", &json!({"settings": settings}))
         .expect("settings are taken");
-    app.script("location.reload()", Value::Null);
-    app.watch_again();
+    app.reload();
     app.shows_document("vast.txt");
     app.ask("Who counted the boxes?");
     // Reading so much takes longer than anything that a person waits for in the other stories.

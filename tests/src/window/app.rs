@@ -320,12 +320,18 @@ impl App<'_> {
         }
     }
 
-    /// Watches the page again for errors, after it was loaded anew.
+    /// Loads the page anew, and watches it for errors as the one before: only once the old one is gone, or it would be that one.
     ///
     /// # Panics
-    /// When the window is gone.
+    /// When the window is gone, or the page does not come back.
     #[track_caller]
-    pub fn watch_again(&self) {
+    pub fn reload(&self) {
+        self.script("window.__old = true; location.reload()", Value::Null);
+        self.until("the page is loaded anew", |app| {
+            let script = "return !window.__old && document.readyState === 'complete'";
+            let done = app.driver.execute(script, &Value::Array(Vec::new()));
+            (done.ok()? == true).then_some(())
+        });
         self.script(WATCH, Value::Null);
     }
 
