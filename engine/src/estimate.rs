@@ -247,11 +247,13 @@ pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &s
 
 /// What a person should know of a later question about a document under `method`.
 pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
-    let blind = QUESTION_AGNOSTIC.contains(&method.name.as_str());
-    blind.then(|| {
+    // One that is built around another ranks as that does.
+    let base = (method.parameters.iter()).find_map(|(name, base)| (name == "base").then_some(base));
+    let ranks = base.unwrap_or(&method.name);
+    QUESTION_AGNOSTIC.contains(&ranks.as_str()).then(|| {
         format!(
-            "{} does not score by the question: what it keeps of the document is nearly the same for every one",
-            kept_policies::find(&method.name).map_or(method.name.as_str(), |info| info.title)
+            "{} ranks the document without the question: its tokens that were kept for another question stay for this one",
+            kept_policies::find(ranks).map_or(ranks.as_str(), |info| info.title)
         )
     })
 }

@@ -157,7 +157,7 @@ pub struct Measured {
     pub bits: Vec<u64>,
     /// The queries so far, for each request there is; one as long as one method cuts.
     moments: Vec<(Future, QueryMoments)>,
-    /// The mean rotation over so many positions after the prompt.
+    /// The mean rotation over so many positions after the document, which all requests of a prompt have end at the same place.
     turns: Vec<(usize, AverageTurn)>,
 }
 
@@ -190,12 +190,13 @@ impl Measured {
         !self.moments.is_empty()
     }
 
-    /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, which begin at position `first`.
+    /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, which begin at position `first`: those of them that are counted.
     pub fn add(&mut self, queries: &[f32], first: usize) {
         for (future, moments) in &mut self.moments {
             let width = moments.width();
-            let skip = future.skip.saturating_sub(first) * width;
-            moments.add(&queries[skip.min(queries.len())..]);
+            let row = |position: usize| (position.saturating_sub(first) * width).min(queries.len());
+            let (skip, end) = (row(future.skip), row(future.until));
+            moments.add(&queries[skip.min(end)..end]);
         }
     }
 
@@ -215,13 +216,12 @@ impl Measured {
         found.map_or_else(Vec::new, |(_, moments)| moments.sums())
     }
 
-    /// Works out what `future` asked for, for a prompt of `tokens` tokens: [`Measured::found`] gives it. `rope` is the model's, if
-    /// it rotates this layer.
-    pub fn finish(&mut self, future: Future, rope: Option<&RopeTable>, tokens: usize) {
+    /// Works out what `future` asked for: [`Measured::found`] gives it. `rope` is the model's, if it rotates this layer.
+    pub fn finish(&mut self, future: Future, rope: Option<&RopeTable>) {
         if let Some(rope) = rope
             && !self.turns.iter().any(|(p, _)| *p == future.positions)
         {
-            let turn = AverageTurn::new(rope, tokens, future.positions);
+            let turn = AverageTurn::new(rope, future.until, future.positions);
             self.turns.push((future.positions, turn));
         }
         let mut turns = self.turns.iter().filter(|_| rope.is_some());
@@ -242,7 +242,7 @@ impl Measured {
 
 /// Whether two requests want the same queries' statistics.
 fn same_moments(a: Future, b: Future) -> bool {
-    (a.skip, a.covariance) == (b.skip, b.covariance)
+    (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 
 /// [`kept_policies::most_alike`] with all threads and vectors.

@@ -175,6 +175,10 @@ impl Policy for AdaKv {
         self.base.rows(model, prompt, budget)
     }
 
+    fn ranks(&self) -> Option<&dyn TokenScores> {
+        self.base.scorer()
+    }
+
     fn bytes(&self) -> u64 {
         0 // the base only ranks: it is never asked to select, and holds nothing
     }

@@ -206,6 +206,10 @@ impl Policy for Cam {
         self.base.note()
     }
 
+    fn ranks(&self) -> Option<&dyn crate::TokenScores> {
+        self.base.ranks()
+    }
+
     fn surveys(&self) -> bool {
         self.base.surveys()
     }

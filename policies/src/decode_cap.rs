@@ -240,4 +240,8 @@ impl Policy for DecodeCap {
     fn scorer(&self) -> Option<&dyn TokenScores> {
         self.base.scorer()
     }
+
+    fn ranks(&self) -> Option<&dyn TokenScores> {
+        self.base.ranks()
+    }
 }

@@ -6,17 +6,20 @@
 //! a closed form; its softmax over the prompt, mean over the query heads of a kv head, times the length of the value, is the
 //! score. No question needed. Decode only appends.
 //!
+//! Where a question follows the document, the prompt ends here with the document: only its queries are counted, only its keys compete,
+//! the expected positions begin behind it, and what stands there always stays. So the ranking is the same for every question (kvpress
+//! compresses before it asks, too).
+//!
 //! ```text
 //! q ~ N(mu, C)      E exp(q k / sqrt(d)) = exp( mu k / sqrt(d)  +  k C k / 2d )
 //! score(k) = (mean over the group of softmax(...) + epsilon) * |v|
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best};
-use crate::window::uniform_rows;
+use crate::token_scores::{Protected, TokenScores, keep_best, known_scores};
 use crate::{
     Future, FutureQueries, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
-    Policy, PolicyError, PromptShape, Retention,
+    Policy, PolicyError, PromptShape, Retention, ScoresAlone,
 };
 
 /// Shown in the table of methods.
@@ -32,7 +35,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "future",
             default: "512",
             range: "a whole number from 1",
-            meaning: "positions after the prompt over which the rotation is averaged",
+            meaning: "positions after the document over which the rotation is averaged",
         },
         Parameter {
             name: "covariance",
@@ -71,6 +74,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             vnorm: p.choice("vnorm", &yes_no, true)?,
             epsilon: p.number("epsilon", |e| e >= 0.0)?.unwrap_or(0.0),
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            protected: Protected::default(),
+            until: 0,
+            alone: None,
         }))
     },
 };
@@ -78,7 +84,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 /// The expected attention of coming queries.
 #[derive(Debug, Clone)]
 pub struct ExpectedAttention {
-    /// Positions after the prompt over which the rotation is averaged.
+    /// Positions after the document over which the rotation is averaged.
     pub future: usize,
     /// Whether the covariance counts.
     pub covariance: bool,
@@ -88,6 +94,10 @@ pub struct ExpectedAttention {
     pub epsilon: f64,
     /// First tokens that are always kept, and not counted in the statistics.
     pub sinks: usize,
+    protected: Protected,
+    /// Where the document ends.
+    until: usize,
+    alone: Option<ScoresAlone>,
 }
 
 impl Policy for ExpectedAttention {
@@ -100,9 +110,11 @@ impl Policy for ExpectedAttention {
             rows: true,
             future: Some(Future {
                 skip: self.sinks,
+                until: self.until,
                 positions: self.future,
                 covariance: self.covariance,
             }),
+            alone: self.alone,
             ..Needs::default()
         }
     }
@@ -113,7 +125,19 @@ impl Policy for ExpectedAttention {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        uniform_rows(INFO.name, model, prompt, budget, 0, self.sinks)
+        self.protected = Protected::around_document(INFO.name, prompt, (self.sinks, 0), budget)?;
+        self.until = prompt.tokens - self.protected.recent;
+        let Self {
+            sinks,
+            future,
+            covariance,
+            vnorm,
+            epsilon,
+            ..
+        } = self;
+        let settings = format_args!("{sinks} {future} {covariance} {vnorm} {epsilon}");
+        self.alone = (self.protected).alone(INFO.name, prompt, settings);
+        Ok(vec![budget; model.layers])
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
@@ -137,24 +161,26 @@ impl Policy for ExpectedAttention {
 
 impl TokenScores for ExpectedAttention {
     fn protected(&self) -> Protected {
-        Protected {
-            sinks: self.sinks,
-            recent: 0,
-        }
+        self.protected
     }
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let (n, group) = (observation.tokens, observation.group);
+        let end = self.protected.between(n).end;
+        if let Some(known) = known_scores(observation, end) {
+            return known;
+        }
         let keys = observation.keys.expect("Expected Attention asked for keys");
         let values = observation.values.expect("and for values");
         let future = observation.future.expect("and for the expected queries");
         let dim = keys.len() / (n * observation.kv_heads);
-        let first = self.sinks.min(n);
+        let first = self.sinks.min(end);
         let heads = keys.chunks_exact(n * dim).zip(values.chunks_exact(n * dim));
+        let heads = heads.map(|(k, v)| (&k[..end * dim], &v[..end * dim]));
         heads
             .enumerate()
             .map(|(head, (keys, values))| {
-                let mut scores = vec![0.0f32; n];
+                let mut scores = vec![0.0f32; end];
                 let competing = &mut scores[first..];
                 for q_head in head * group..(head + 1) * group {
                     let weights = expected_weights(&future, q_head, &keys[first * dim..], dim);

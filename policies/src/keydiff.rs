@@ -4,17 +4,19 @@
 //! The score of a key is minus its cosine with the mean direction of all keys of its head. No query is looked at, so what is
 //! kept serves any question. Decode only appends.
 //!
+//! Where a question follows the document (left open by the paper): only the document's keys are scored, so that their ranking is the
+//! same for every question, and what stands behind the document always stays, as in kvpress, which compresses before it asks.
+//!
 //! ```text
 //! unit keys       ->  ->  ->  ^  ->        mean  ->         cosine  .9 .9 .9 .1 .9
 //! B = 2 keeps                 ^                             the odd one out first
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best};
-use crate::window::uniform_rows;
+use crate::token_scores::{Protected, TokenScores, keep_best, known_scores};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
-    PromptShape, Retention,
+    PromptShape, Retention, ScoresAlone,
 };
 
 /// Shown in the table of methods.
@@ -47,6 +49,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         Ok(Box::new(KeyDiff {
             recent: p.whole("recent", |_| true)?.unwrap_or(0),
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            protected: Protected::default(),
+            after: 0,
+            alone: None,
         }))
     },
 };
@@ -58,6 +63,10 @@ pub struct KeyDiff {
     pub recent: usize,
     /// First tokens that are always kept.
     pub sinks: usize,
+    protected: Protected,
+    /// Tokens that stand behind the document.
+    after: usize,
+    alone: Option<ScoresAlone>,
 }
 
 /// Below this a key has no direction.
@@ -71,6 +80,7 @@ impl Policy for KeyDiff {
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
             rows: true,
+            alone: self.alone,
             ..Needs::default()
         }
     }
@@ -81,7 +91,11 @@ impl Policy for KeyDiff {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        uniform_rows(INFO.name, model, prompt, budget, self.recent, self.sinks)
+        let ends = (self.sinks, self.recent);
+        self.protected = Protected::around_document(INFO.name, prompt, ends, budget)?;
+        self.after = prompt.after;
+        self.alone = (self.protected).alone(INFO.name, prompt, format_args!(""));
+        Ok(vec![budget; model.layers])
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
@@ -105,17 +119,21 @@ impl Policy for KeyDiff {
 
 impl TokenScores for KeyDiff {
     fn protected(&self) -> Protected {
-        Protected {
-            sinks: self.sinks,
-            recent: self.recent,
-        }
+        self.protected
     }
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let n = observation.tokens;
+        let end = self.protected.between(n).end;
+        if let Some(known) = known_scores(observation, end) {
+            return known;
+        }
         let keys = observation.keys.expect("KeyDiff asked for keys");
         let dim = keys.len() / (n * observation.kv_heads);
+        // Those that are kept anyhow have a part in the mean, but for the question's.
+        let document = n - self.after;
         let heads = keys.chunks_exact(n * dim);
+        let heads = heads.map(|keys| &keys[..document * dim]);
         heads
             .map(|keys| {
                 let length = |x: &mut dyn Iterator<Item = f64>| {
@@ -129,11 +147,12 @@ impl TokenScores for KeyDiff {
                 for (key, length) in keys.chunks_exact(dim).zip(&lengths) {
                     mean.iter_mut()
                         .zip(key)
-                        .for_each(|(m, &x)| *m += f64::from(x) / length / n as f64);
+                        .for_each(|(m, &x)| *m += f64::from(x) / length / document as f64);
                 }
                 let mean_length = length(&mut mean.iter().copied());
                 keys.chunks_exact(dim)
                     .zip(&lengths)
+                    .take(end)
                     .map(|(key, length)| {
                         let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
                         -(dot / length / mean_length) as f32

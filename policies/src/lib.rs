@@ -53,7 +53,7 @@ pub use h2o::H2o;
 pub use hbw_kv::HbwKv;
 pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
-pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
+pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
 pub use merge::{
     ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, HeadRows, MergedHead,
     MostAlike, Union, most_alike,

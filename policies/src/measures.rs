@@ -16,12 +16,14 @@ pub struct Ramp {
     pub newest: f32,
 }
 
-/// A request for the queries that are likely to come: what those of the prompt were, turned to the positions after it.
+/// A request for the queries that are likely to come: what those of the document were, turned to the positions after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Future {
     /// First tokens whose queries are left out: they are unlike the others.
     pub skip: usize,
-    /// Positions after the prompt over which the rotation is averaged.
+    /// The document's end: queries from here on are left out too, and the positions that are expected begin here.
+    pub until: usize,
+    /// Positions from there on over which the rotation is averaged.
     pub positions: usize,
     /// Whether the covariance is wanted beside the mean.
     pub covariance: bool,
@@ -52,8 +54,28 @@ impl Reread {
     pub const CHUNK: usize = 2048;
 }
 
-/// The queries that are expected after the prompt: before RoPE their mean and covariance over the prompt's tokens, then turned by
-/// the rotation that is the average over the coming positions.
+/// Whose scores of a document's tokens depend on nothing that stands behind it, and on which settings: two that are equal give the same
+/// document the same scores. Such scores are taken once and kept with the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScoresAlone(u64);
+
+impl ScoresAlone {
+    /// Of a method with all `settings` that its scores depend on.
+    pub fn of(method: &str, settings: std::fmt::Arguments<'_>) -> Self {
+        // FNV-1a: the same number in every build and on every machine, as it is written to files.
+        let bytes = format!("{method} {settings}");
+        let mixed = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(bytes.bytes().fold(0xcbf2_9ce4_8422_2325, mixed))
+    }
+
+    /// The same as a number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// The queries that are expected after the document: before RoPE their mean and covariance over its tokens, then turned by the rotation
+/// that is the average over the coming positions.
 #[derive(Debug, Clone, Copy)]
 pub struct FutureQueries<'a> {
     /// `[q_heads, head_dim]`, f32.

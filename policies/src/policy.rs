@@ -10,7 +10,7 @@
 //! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
 //! ```
 
-use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread};
+use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
 use crate::token_scores::TokenScores;
 use crate::{ClassHead, ClassTable, MergedHead, MostAlike, PolicyError, Snapshot};
 
@@ -121,8 +121,11 @@ pub struct Needs {
     pub ramp: Option<Ramp>,
     /// Which of that many last rows gave a key less than the average, as [`Observation::below`].
     pub below: Option<usize>,
-    /// The queries expected after the prompt, as [`Observation::future`].
+    /// The queries expected after the document, as [`Observation::future`].
     pub future: Option<Future>,
+    /// Whose scores these are, where they depend on the document alone: what [`Policy::ranks`] gave it may then be told again, as
+    /// [`Observation::scored`], in place of everything else that is asked for here.
+    pub alone: Option<ScoresAlone>,
     /// What the model looks at while it repeats the document, as [`Observation::reread`].
     pub reread: Option<Reread>,
     /// Measure even where everything is kept: for methods that go on counting while answering.
@@ -168,8 +171,11 @@ pub struct Observation<'a> {
     pub ramp: Option<&'a [f32]>,
     /// Which rows gave each key less than the average. Present iff asked for.
     pub below: Option<BelowAverage<'a>>,
-    /// Queries that are expected after the prompt. Present iff asked for.
+    /// Queries that are expected after the document. Present iff asked for.
     pub future: Option<FutureQueries<'a>>,
+    /// `[kv_heads, n]`, f32: the scores that [`Policy::ranks`] gave this document before, anything behind it. Only where the method's
+    /// scores are [`Needs::alone`]; keys and values are then missing.
+    pub scored: Option<&'a [f32]>,
     /// `[kv_heads, n]`, f32: the largest probability that any query of the repetition, over the group's heads, gives each key of
     /// the document (see [`Reread`]); 0 outside of it. Present iff asked for.
     pub reread: Option<&'a [f32]>,
@@ -424,6 +430,11 @@ pub trait Policy: Send {
     /// The method as one that ranks tokens, if it is.
     fn scorer(&self) -> Option<&dyn TokenScores> {
         None
+    }
+
+    /// Whose ranking decides: its own, or that of the method which it is built around.
+    fn ranks(&self) -> Option<&dyn TokenScores> {
+        self.scorer()
     }
 
     /// The look-up table of `layer` for methods that merge; `None` where every row is one token. Called after `rows`.

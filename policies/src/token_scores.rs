@@ -2,7 +2,7 @@
 //!
 //! Not here: any score. Methods whose unit is a chunk, a block or a tree have no such numbers and are no part of this.
 
-use crate::{Observation, Policy, Pos, top_positions};
+use crate::{Observation, Policy, PolicyError, Pos, PromptShape, ScoresAlone, top_positions};
 
 /// The ends of a prompt that a method keeps whatever their score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,6 +19,52 @@ impl Protected {
         let end = n.saturating_sub(self.recent);
         self.sinks.min(end)..end
     }
+}
+
+impl Protected {
+    /// Of a method that scores the document alone: the first `sinks` tokens, the last `recent`, and all that stands behind the document.
+    /// Fails where `budget` rows do not hold these and one token that was chosen.
+    pub(crate) fn around_document(
+        method: &'static str,
+        prompt: &PromptShape,
+        (sinks, recent): (usize, usize),
+        budget: usize,
+    ) -> Result<Self, PolicyError> {
+        let recent = recent.max(prompt.after).min(prompt.tokens);
+        let needed = recent.saturating_add(sinks).saturating_add(1);
+        if budget < needed && budget < prompt.tokens {
+            let behind = match prompt.after {
+                0 => "last tokens",
+                after if after < recent => "last tokens, the question among them",
+                _ => "tokens behind the document, the question's",
+            };
+            return Err(PolicyError::BudgetTooSmall {
+                method,
+                rows: budget,
+                needed,
+                why: format!("{sinks} sinks, {recent} {behind}, and 1 selected token"),
+                tokens: prompt.tokens,
+            });
+        }
+        Ok(Self { sinks, recent })
+    }
+
+    /// Who gives such scores, with all `settings` that they depend on; nobody where they reach into what stands behind the document.
+    pub(crate) fn alone(
+        &self,
+        method: &str,
+        prompt: &PromptShape,
+        settings: std::fmt::Arguments<'_>,
+    ) -> Option<ScoresAlone> {
+        let ends = prompt.after > 0 && self.recent == prompt.after;
+        ends.then(|| ScoresAlone::of(method, settings))
+    }
+}
+
+/// The first `end` scores of each head, where they are known.
+pub(crate) fn known_scores(observation: &Observation<'_>, end: usize) -> Option<Vec<Vec<f32>>> {
+    let heads = observation.scored?.chunks_exact(observation.tokens);
+    Some(heads.map(|head| head[..end].to_vec()).collect())
 }
 
 /// A method that gives every token of every kv head a number of its own.

@@ -183,6 +183,7 @@ impl Seen {
                     covariance: (!covariance.is_empty()).then_some(covariance),
                 }),
             reread: self.reread.as_deref(),
+            scored: None,
             keys: self.rows.then_some(case.k.as_slice()),
             values: self.rows.then_some(case.v.as_slice()),
             alike: self.alike,

@@ -117,7 +117,7 @@ fn methods_that_do_not_look_at_the_question_say_so() {
             ask(&vaults, OTHERS[0], &extra),
             ask(&vaults, QUESTION, &extra),
         );
-        let says = format!("{title} does not score by the question");
+        let says = format!("{title} ranks the document without the question");
         assert_eq!(again["vault"]["used"], true);
         assert_eq!(notes(&again).contains(&says), method == "keydiff");
         assert!(method == "snapkv" || !notes(&first).contains(&says));

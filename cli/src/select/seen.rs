@@ -86,6 +86,7 @@ impl Seen {
         if let Some(asked) = needs.future {
             let mut moments = QueryMoments::default();
             moments.start(shape, asked);
+            // What is given is a document, all of it.
             moments.add(last.last(n - asked.skip.min(n)));
             seen.future = moments.finish(None).map(|found| {
                 let covariance = found.covariance.unwrap_or_default();
@@ -116,6 +117,7 @@ impl Seen {
                 covariance: (!covariance.is_empty()).then_some(covariance),
             }),
             reread: self.reread.as_deref(),
+            scored: None,
             keys: self.rows.then_some(k.data.as_slice()),
             values: self.rows.then_some(v.data.as_slice()),
             alike: Some(alike),

@@ -197,6 +197,7 @@ mod tests {
         let mut moments = QueryMoments::default();
         let future = Future {
             skip: 0,
+            until: 2,
             positions: 1,
             covariance: true,
         };

@@ -16,7 +16,7 @@ mod writing;
 
 use kept_kernels::PackedRows;
 use kept_models::Model;
-use kept_policies::{Future, PromptShape};
+use kept_policies::{Future, PromptShape, ScoresAlone};
 
 use super::card::carrying_bytes;
 use super::reader::Read;
@@ -143,7 +143,10 @@ impl Prefix {
                 Err(error) => prefix.note_unwritten(&error),
             }
         }
-        prefix.buffers = prefix.count_buffers() + carrying_bytes(read.model, kind, sizes.chunk);
+        let scores = usize::from(prefix.has_scores()) * head_shape(read.model).kv_heads;
+        prefix.buffers = prefix.count_buffers()
+            + carrying_bytes(read.model, kind, sizes.chunk)
+            + (scores * prompt.tokens * size_of::<f32>()) as u64;
         prefix
     }
 
@@ -167,12 +170,12 @@ impl Prefix {
         if known < FEW_SHARED || !shape.windows.iter().enumerate().all(there) {
             known = 0;
         }
-        // Sums over tokens go on where they are of all tokens that are used; a repetition is that of one document.
+        // Sums over tokens go on where they are of all tokens that are used; a repetition and scores are those of one document.
         let holds = |m: &&Measurement| shape.measurements.contains(m);
-        let (repeated, sums): (Vec<Measurement>, Vec<Measurement>) =
-            (wanted.measurements.iter()).partition(|m| m.is_repetition());
+        let (own, sums): (Vec<Measurement>, Vec<Measurement>) =
+            (wanted.measurements.iter()).partition(|m| m.is_of_one_document());
         self.taken
-            .extend(repeated.iter().filter(holds).filter(|_| self.same));
+            .extend(own.iter().filter(holds).filter(|_| self.same));
         if known == shape.tokens && sums.iter().all(|m| holds(&m)) {
             self.taken.extend(&sums);
         } else if !sums.is_empty() {
@@ -206,12 +209,14 @@ impl Prefix {
         let new = wanted.everywhere.iter();
         let new = new.filter(|m| !measurements.contains(m)).copied();
         let new: Vec<Measurement> = new.collect();
-        if self.same && new.is_empty() {
+        // Scores alone are not worth a copy of all rows: these give them again.
+        if self.same && new.iter().all(Measurement::is_scores) {
             return None;
         }
         measurements.extend(new);
-        // Repetitions are known last.
-        measurements.sort_by_key(|m| m.is_repetition());
+        let too_many = measurements.len().saturating_sub(Measurement::MOST);
+        measurements.drain(..too_many);
+        measurements.sort_by_key(Measurement::order);
         let mut first_query = self.tokens.saturating_sub(LAST_QUERIES);
         if let Some(old) = old
             && first_query < self.known
@@ -248,6 +253,14 @@ impl Prefix {
     /// Whether the document's repetition for `reread` need not be read.
     pub(super) fn knows_repetition(&self) -> bool {
         self.taken.iter().any(|m| m.is_repetition())
+    }
+
+    /// Whether there are or will be scores of the document, from a repetition or a method.
+    pub(super) fn has_scores(&self) -> bool {
+        let writer = self.writer.as_ref().map(|writer| writer.shape());
+        let mut written = writer.iter().flat_map(|shape| &shape.measurements);
+        self.taken.iter().any(Measurement::is_of_one_document)
+            || written.any(Measurement::is_scores)
     }
 
     /// Whether a layer's weights are rearranged for many rows.
@@ -388,6 +401,18 @@ impl Prefix {
         if let Some(stored) = taken.next().and_then(|m| self.stored(*m)) {
             spread(stored.single(), scores, n);
         }
+    }
+
+    /// Writes the scores of the document into `scores [kv_heads, n]`, 0 behind it, and says whether there are any.
+    pub(super) fn fill_scores(&self, alone: ScoresAlone, scores: &mut [f32], n: usize) -> bool {
+        let wanted = Measurement::of_scores(alone);
+        let stored = self.taken.contains(&wanted).then(|| self.stored(wanted));
+        let Some(stored) = stored.flatten() else {
+            return false;
+        };
+        scores.fill(0.0);
+        spread(stored.single(), scores, n);
+        true
     }
 
     fn stored(&self, measurement: Measurement) -> Option<&Numbers> {

@@ -49,8 +49,10 @@ pub(super) struct Reader<'a> {
     turns: Option<Turns>,
     /// The second stream, where the method asks for it.
     repetition: Option<Repetition<'a>>,
-    /// `[kv_heads, n]`: its scores, where the vault has them.
+    /// `[kv_heads, n]`: its scores, or a method's, where the vault has them or is to have them.
     known_scores: Vec<f32>,
+    /// Whether these are the method's, of this layer.
+    scored: bool,
     /// What comes from the vault and goes there.
     prefix: &'a mut Prefix,
     scratch: Scratch,
@@ -110,7 +112,7 @@ impl<'a> Reader<'a> {
         let (heads, first) = (head_shape(model), &sizes[0]);
         let mut residual = vec![0.0f32; first.residual()];
         model.embed(&ids[prefix.known()..], &mut residual);
-        let known_scores = match prefix.knows_repetition() {
+        let known_scores = match prefix.has_scores() {
             true => vec![0.0; heads.kv_heads * ids.len()],
             false => Vec::new(),
         };
@@ -136,6 +138,7 @@ impl<'a> Reader<'a> {
             turns: first.thins().then(|| Turns::new(rope, first.chunk)),
             repetition,
             known_scores,
+            scored: false,
             prefix,
             scratch: Scratch::new(sizes, heads),
             whole: card.is_none(),
@@ -278,8 +281,12 @@ impl<'a> Reader<'a> {
         for future in (self.sizes.iter()).filter_map(|sizes| sizes.needs_in(layer).future) {
             prefix.fill_query_sums(future, &mut scratch.measured);
         }
-        if !self.known_scores.is_empty() {
+        self.scored = false;
+        if prefix.knows_repetition() {
             prefix.fill_repetition(&mut self.known_scores, asked.n);
+        }
+        if let Some(alone) = self.sizes[0].needs_in(layer).alone {
+            self.scored = prefix.fill_scores(alone, &mut self.known_scores, asked.n);
         }
         if let Some(card) = &mut self.card {
             let sums = match asked.column_sums {
@@ -326,7 +333,7 @@ impl<'a> Reader<'a> {
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
             residual: residual + repetition.map_or(0, Repetition::residual_bytes),
             activations: scratch.bytes() + self.largest_pass,
-            vault: self.prefix.buffer_bytes() + size_of_val(self.known_scores.as_slice()) as u64,
+            vault: self.prefix.buffer_bytes(),
             ..MemoryLedger::default()
         }
     }

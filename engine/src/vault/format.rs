@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use kept_kernels::{HeadShape, PackedRows};
-use kept_policies::{Future, Reread};
+use kept_policies::{Future, Reread, ScoresAlone};
 use serde::{Deserialize, Serialize};
 
 /// The last bytes of a whole vault.
@@ -73,9 +73,17 @@ pub enum Measurement {
         /// As in [`Reread`].
         sinks: usize,
     },
+    /// `[kv_heads, tokens]` f32: scores that a method gives the document whatever stands behind it.
+    Scores {
+        /// Whose: [`ScoresAlone::number`].
+        of: u64,
+    },
 }
 
 impl Measurement {
+    /// Most that a vault holds of them.
+    pub(crate) const MOST: usize = 15;
+
     /// What serves `future`.
     pub(crate) fn of_future(future: Future) -> Self {
         Measurement::QuerySums {
@@ -93,9 +101,29 @@ impl Measurement {
         }
     }
 
-    /// Whether it is that of a repetition, which belongs to one document and not to others that begin with it.
+    /// The scores of `alone`.
+    pub(crate) fn of_scores(alone: ScoresAlone) -> Self {
+        Measurement::Scores { of: alone.number() }
+    }
+
+    /// Whether it is that of a repetition.
     pub(crate) fn is_repetition(&self) -> bool {
         matches!(self, Measurement::Repetition { .. })
+    }
+
+    /// Whether it is scores, which can be had from the rows too.
+    pub(crate) fn is_scores(&self) -> bool {
+        matches!(self, Measurement::Scores { .. })
+    }
+
+    /// Whether it belongs to one document, and not to others that begin with it.
+    pub(crate) fn is_of_one_document(&self) -> bool {
+        self.is_repetition() || self.is_scores()
+    }
+
+    /// In the order in which a layer comes to know them.
+    pub(crate) fn order(&self) -> usize {
+        usize::from(self.is_repetition()) + 2 * usize::from(self.is_scores())
     }
 
     /// Bytes in one layer.
@@ -107,7 +135,9 @@ impl Measurement {
                 let triangle = usize::from(products) * dim * (dim + 1) / 2;
                 heads.q_heads * (dim + triangle) * size_of::<f64>()
             }
-            Measurement::Repetition { .. } => heads.kv_heads * tokens * size_of::<f32>(),
+            Measurement::Repetition { .. } | Measurement::Scores { .. } => {
+                heads.kv_heads * tokens * size_of::<f32>()
+            }
         }
     }
 
@@ -119,6 +149,7 @@ impl Measurement {
             Measurement::Repetition { .. } => {
                 "what the model looks at while it repeats the document"
             }
+            Measurement::Scores { .. } => "its scores",
         }
     }
 }
@@ -200,7 +231,7 @@ impl VaultShape {
         numbers.iter().all(|n| (1..MOST).contains(n))
             && self.queries <= self.tokens
             && self.windows.len() < 1 << 12
-            && self.measurements.len() < 1 << 4
+            && self.measurements.len() <= Measurement::MOST
             && self.windows.iter().flatten().all(|window| *window < MOST)
             && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
             && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])

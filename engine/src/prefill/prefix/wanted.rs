@@ -23,7 +23,8 @@ impl Wanted {
                 let future = needs.future.map(Measurement::of_future);
                 let reread = needs.reread.filter(|_| sizes.rereading.is_some());
                 let reread = reread.map(|r| Measurement::of_repetition(r, prompt.before));
-                sums.into_iter().chain(future).chain(reread).collect()
+                let scores = needs.alone.map(Measurement::of_scores);
+                (sums.into_iter().chain(future).chain(reread).chain(scores)).collect()
             })
             .collect();
         let mut measurements: Vec<Measurement> = Vec::new();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kept_kernels::RowStore;
+use kept_policies::ScoresAlone;
 
 use super::Prefix;
 use crate::observe::Measured;
@@ -63,7 +64,8 @@ impl Prefix {
         }
     }
 
-    /// Ends a layer, all of whose prefix has been read: writes what is not there yet. What cannot be written is noted, and not tried again.
+    /// Ends a layer, all of whose prefix has been read: writes what is not there yet, but for scores that the method is still to give
+    /// ([`Prefix::end_scored`]). What cannot be written is noted, and not tried again.
     pub(in crate::prefill) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
         let Some(mut writer) = self.writer.take() else {
             return;
@@ -105,11 +107,33 @@ impl Prefix {
                             writer.numbers(&scores[..self.tokens])?;
                         }
                     }
+                    // The last ones there are.
+                    (Measurement::Scores { .. }, _) => return Ok(()),
                 }
             }
         }
         writer.end_layer();
         Ok(())
+    }
+
+    /// Whether a layer's end waits for these scores.
+    pub(in crate::prefill) fn awaits(&self, alone: ScoresAlone) -> bool {
+        let wanted = Measurement::of_scores(alone);
+        let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&wanted);
+        let there = self.same && self.stored(wanted).is_some();
+        self.writer.as_ref().is_some_and(writes) && !there
+    }
+
+    /// Ends a layer that waited for its scores `[kv_heads][tokens]`.
+    pub(in crate::prefill) fn end_scored(&mut self, scores: &[Vec<f32>]) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let mut heads = scores.iter();
+        match heads.try_for_each(|head| writer.numbers(&head[..self.tokens])) {
+            Ok(()) => writer.end_layer(),
+            Err(error) => self.give_up_writing(&error),
+        }
     }
 
     /// Ends a reading of `ids`: what was written becomes the document's vault.

@@ -53,13 +53,14 @@ impl Reader<'_> {
         let sizes = &all[which];
         let (n, positions) = (sizes.entering[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
-        let needs_rows = policy.needs(layer).rows;
+        let needs_rows = policy.needs(layer).rows && !self.scored;
         // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
         let raw = needs_rows && positions == Positions::Reassigned;
         if needs_rows {
             self.bring_all(n)?;
         }
         self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
+        self.score_alone(layer, policy);
         if raw {
             match self.sizes.len() {
                 // Nobody looks at them afterwards.
@@ -124,6 +125,24 @@ impl Reader<'_> {
         Ok((compact, retention))
     }
 
+    /// The scores that the method gives the document whatever stands behind it, where the vault waits for them.
+    fn score_alone(&mut self, layer: usize, policy: &dyn Policy) {
+        let Some(alone) = self.sizes[0].needs[layer].alone else {
+            return;
+        };
+        if !self.prefix.awaits(alone) {
+            return;
+        }
+        let ranks = policy.ranks().expect("who has scores ranks by them");
+        let scores = ranks.token_scores(&self.observation(layer, 0, Some(&self.scratch.keys)));
+        self.prefix.end_scored(&scores);
+        let n = self.sizes[0].entering[layer];
+        for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
+            known[..head.len()].copy_from_slice(head);
+        }
+        self.scored = true;
+    }
+
     /// Measures what the only method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`,
     /// and tells it; nothing is kept.
     pub(in crate::prefill) fn survey(
@@ -173,6 +192,7 @@ impl Reader<'_> {
                 .map(|r| r.scores.as_slice())
                 .or((needs.reread.is_some() && !self.known_scores.is_empty())
                     .then_some(&self.known_scores)),
+            scored: (needs.alone.is_some() && self.scored).then_some(&self.known_scores),
             keys: keys.map(RowStore::as_slice),
             values: keys.map(|_| scratch.values.as_slice()),
             alike: Some(alike),
@@ -203,9 +223,8 @@ impl Reader<'_> {
         };
         let (measured, tokens) = (&mut scratch.measured, last.tokens);
         let floats = self.heads.q_heads * tokens;
-        if let Some(future) = needs.future {
-            let rope = rotated.then_some(self.of.rope);
-            measured.finish(future, rope, sizes.tokens);
+        if let Some(future) = needs.future.filter(|_| !self.scored) {
+            measured.finish(future, rotated.then_some(self.of.rope));
         }
         if let Some(ramp) = needs.ramp
             && self.held.ramp != Some(ramp)
