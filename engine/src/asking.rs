@@ -47,8 +47,8 @@ impl Engine {
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         let (text, streaming) = (&ask.document.text, ask.limits.streaming);
-        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking);
-        let long = || Prompt::of_any_length(self.model(), text, ask.question, ask.thinking);
+        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking, stop);
+        let long = || Prompt::of_any_length(self.model(), text, ask.question, ask.thinking, stop);
         if ask.method.name == AUTO {
             let prompt = match streaming {
                 Streaming::Off => within()?,

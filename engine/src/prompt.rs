@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use kept_kernels::Stop;
 use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
@@ -74,15 +75,17 @@ impl Prompt {
     /// Encodes `document` and `question` for `model`, which is to answer at once. Fails if the question is empty or the model's
     /// context is too short.
     pub fn new(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
-        Self::thinking(model, document, question, false)
+        Self::thinking(model, document, question, false, &Stop::new())
     }
 
-    /// [`Prompt::new`], with a choice: models that can think before they answer do so iff `thinking`.
+    /// [`Prompt::new`], with a choice: models that can think before they answer do so iff `thinking`. `stop` ends it within a tenth of a
+    /// second.
     pub fn thinking(
         model: &Model,
         document: &str,
         question: &str,
         thinking: bool,
+        stop: &Stop,
     ) -> Result<Self, EngineError> {
         let question = question.trim();
         if question.is_empty() {
@@ -92,7 +95,7 @@ impl Prompt {
             let have = format!("more than {at_least} tokens");
             return Err(too_long(model, document, have, 0)?);
         }
-        let prompt = Self::encode(model, document, question, thinking)?;
+        let prompt = Self::encode(model, document, question, thinking, stop)?;
         match prompt.too_long(model, document)? {
             Some(refusal) => Err(refusal),
             None => Ok(prompt),
@@ -106,12 +109,13 @@ impl Prompt {
         document: &str,
         question: &str,
         thinking: bool,
+        stop: &Stop,
     ) -> Result<Self, EngineError> {
         let question = question.trim();
         if question.is_empty() {
             return Err(EngineError::EmptyQuestion);
         }
-        let prompt = Self::encode(model, document, question, thinking)?;
+        let prompt = Self::encode(model, document, question, thinking, stop)?;
         match prompt.too_long(model, document)? {
             Some(refusal @ EngineError::QuestionTooLong { .. }) => Err(refusal),
             _ => Ok(prompt),
@@ -124,6 +128,7 @@ impl Prompt {
         document: &str,
         question: &str,
         thinking: bool,
+        stop: &Stop,
     ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer()?;
         let frame = Frame::new(model.chat_template()?, thinking)?
@@ -139,7 +144,7 @@ impl Prompt {
             ids.push(bos);
         }
         ids.extend(opening);
-        let text = tokenizer.encode_document(document, space);
+        let text = tokenizer.encode_document(document, space, stop)?;
         let document_range = ids.len()..ids.len() + text.ids.len();
         ids.extend_from_slice(&text.ids);
         let (between, space) = tokenizer.before(&frame.between, true);
@@ -309,7 +314,7 @@ impl DocumentLength {
                 streaming: Some(streams(model, &format!("more than {at_least} tokens"))),
             });
         }
-        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false)?;
+        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false, &Stop::new())?;
         let refusal = prompt.too_long(model, document)?;
         let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {

@@ -2,6 +2,7 @@
 //!
 //! Not here: where texts are cut (`pretokenize.rs`).
 
+use kept_kernels::{Stop, Stopped};
 use tokenizers::Model as _;
 use tokenizers::models::bpe::{BPE, Vocab};
 
@@ -58,23 +59,26 @@ impl ByteLevel {
     }
 
     /// Appends the tokens of a text and where each ends.
+    ///
+    /// # Errors
+    /// When `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
         text: &str,
-        ids: &mut Vec<u32>,
-        ends: &mut Vec<u32>,
-    ) {
+        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
         let composed = match self.rules.composes {
             true => Composed::new(text),
             false => Composed::as_written(text),
         };
         let text = &*composed.text;
         let mut cuts = Vec::with_capacity(text.len() / 4);
-        self.rules.pre.cut(text, |end| cuts.push(end));
+        self.rules.pre.cut(text, stop, |end| cuts.push(end))?;
         let merged = merge_pieces(text.len(), &cuts, |start, cuts| {
-            self.merge(text, start, cuts)
-        });
+            self.merge(text, start, cuts, stop)
+        })?;
         let first = ends.len();
         let mut end = 0;
         ends.extend(merged.iter().map(|&id| {
@@ -83,13 +87,21 @@ impl ByteLevel {
         }));
         composed.ends_as_written(&mut ends[first..]);
         ids.extend(merged);
+        Ok(())
     }
 
     /// Merge the bytes of each piece; pieces end at `ends`, the first begins at `start`.
-    fn merge(&self, text: &str, mut start: usize, ends: &[usize]) -> Vec<u32> {
+    fn merge(
+        &self,
+        text: &str,
+        mut start: usize,
+        ends: &[usize],
+        stop: &Stop,
+    ) -> Result<Vec<u32>, Stopped> {
         let mut ids = Vec::new();
         let mut symbols = String::new();
         for &end in ends {
+            stop.check()?;
             symbols.clear();
             symbols.extend(
                 text.as_bytes()[start..end]
@@ -104,7 +116,7 @@ impl ByteLevel {
             ids.extend(tokens.iter().map(|token| token.id));
             start = end;
         }
-        ids
+        Ok(ids)
     }
 }
 

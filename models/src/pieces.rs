@@ -1,14 +1,19 @@
 //! Merging the pieces of a text on as many threads as are worth it: merges never cross a cut, so the result is the same.
 
+use kept_kernels::Stopped;
+
 /// Texts from this length on are tokenised on several threads.
 const PARALLEL_BYTES: usize = 64 << 10;
 
 /// The tokens of pieces that end at `cuts`, in order. `merge` is given where a share of them begins, and its cuts.
+///
+/// # Errors
+/// When `merge` was stopped.
 pub(crate) fn merge_pieces(
     bytes: usize,
     cuts: &[usize],
-    merge: impl Fn(usize, &[usize]) -> Vec<u32> + Sync,
-) -> Vec<u32> {
+    merge: impl Fn(usize, &[usize]) -> Result<Vec<u32>, Stopped> + Sync,
+) -> Result<Vec<u32>, Stopped> {
     if bytes < PARALLEL_BYTES {
         return merge(0, cuts);
     }
@@ -27,10 +32,10 @@ pub(crate) fn merge_pieces(
         let mut ids = Vec::with_capacity(bytes / 3);
         for worker in workers {
             match worker.join() {
-                Ok(part) => ids.extend(part),
+                Ok(part) => ids.extend(part?),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        ids
+        Ok(ids)
     })
 }

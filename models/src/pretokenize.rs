@@ -18,6 +18,8 @@ mod scanners;
 #[cfg(test)]
 mod tests;
 
+use kept_kernels::{Stop, Stopped};
+
 use classes::classes;
 use scanners::{Found, Scan, Scanner};
 
@@ -188,36 +190,50 @@ impl PreTokenizer {
     }
 
     /// Cut `text` into pieces, calling `piece` with the end of each in turn; the ends tile the text.
-    pub(crate) fn cut(self, text: &str, mut piece: impl FnMut(usize)) {
-        cut(self.stages(), text, 0, &mut piece);
+    ///
+    /// # Errors
+    /// When `stop` was requested.
+    pub(crate) fn cut(
+        self,
+        text: &str,
+        stop: &Stop,
+        mut piece: impl FnMut(usize),
+    ) -> Result<(), Stopped> {
+        cut(self.stages(), text, (0, stop), &mut piece)
     }
 }
 
 /// Cuts a piece that begins at `offset` of the whole text by the remaining expressions. What an expression does not find between
 /// two of its pieces is a piece too.
-fn cut(stages: &[Scan], text: &str, offset: usize, piece: &mut dyn FnMut(usize)) {
+fn cut(
+    stages: &[Scan],
+    text: &str,
+    (offset, stop): (usize, &Stop),
+    piece: &mut dyn FnMut(usize),
+) -> Result<(), Stopped> {
     let Some((scan, rest)) = stages.split_first() else {
-        return piece(offset + text.len());
+        piece(offset + text.len());
+        return Ok(());
     };
     let scanner = Scanner {
         text,
         classes: classes(),
     };
     let (mut at, mut start) = (0, 0);
-    let mut found = |start: usize, end: usize| {
-        if start < end {
-            cut(rest, &text[start..end], offset + start, piece);
-        }
+    let mut found = |start: usize, end: usize| match start < end {
+        true => cut(rest, &text[start..end], (offset + start, stop), piece),
+        false => Ok(()),
     };
     while at < text.len() {
         match scan(&scanner, at) {
             Found::Piece(end) => {
-                found(start, at);
-                found(at, end);
+                stop.check()?;
+                found(start, at)?;
+                found(at, end)?;
                 (at, start) = (end, end);
             }
             Found::Nothing(end) => at = end,
         }
     }
-    found(start, at);
+    found(start, at)
 }

@@ -14,6 +14,8 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
+use kept_kernels::{Stop, Stopped};
+
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::held::table;
@@ -109,24 +111,26 @@ impl SentencePiece {
     }
 
     /// Appends the tokens of a text and where each ends; `space` puts a space before it.
+    ///
+    /// # Errors
+    /// When `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
-        text: &str,
-        space: bool,
-        ids: &mut Vec<u32>,
-        ends: &mut Vec<u32>,
-    ) {
+        (text, space): (&str, bool),
+        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
         if text.is_empty() {
-            return;
+            return Ok(());
         }
         let mut inside = String::with_capacity(text.len() + text.len() / 3 + 3);
         inside.extend(space.then_some(SPACE));
         inside.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-        let cuts = self.cuts(&inside);
+        let cuts = self.cuts(&inside, stop)?;
         let merged = merge_pieces(inside.len(), &cuts, |start, cuts| {
-            self.merge(vocabulary, &inside, start, cuts)
-        });
+            self.merge(vocabulary, &inside[..], (start, cuts), stop)
+        })?;
         // Walks both texts: `at` in the one written inside, `end` in the document's.
         let prefix = if space { SPACE.len_utf8() } else { 0 };
         let (mut at, mut end) = (0, 0);
@@ -148,6 +152,7 @@ impl SentencePiece {
             end as u32
         }));
         ids.extend(merged);
+        Ok(())
     }
 
     /// Bytes that a token takes inside.
@@ -159,18 +164,19 @@ impl SentencePiece {
     }
 
     /// Ends of the stretches that no piece can cross.
-    fn cuts(&self, inside: &str) -> Vec<usize> {
+    fn cuts(&self, inside: &str, stop: &Stop) -> Result<Vec<usize>, Stopped> {
         let mut cuts = Vec::with_capacity(inside.len() / 4);
         let mut before = None;
         for (at, c) in inside.char_indices() {
             let joined = before.is_none_or(|left| self.are_neighbours(left, c));
             if !joined {
+                stop.check()?;
                 cuts.push(at);
             }
             before = Some(c);
         }
         cuts.push(inside.len());
-        cuts
+        Ok(cuts)
     }
 
     fn are_neighbours(&self, left: char, right: char) -> bool {
@@ -185,14 +191,15 @@ impl SentencePiece {
         &self,
         vocabulary: &Vocabulary,
         inside: &str,
-        mut start: usize,
-        cuts: &[usize],
-    ) -> Vec<u32> {
+        (mut start, cuts): (usize, &[usize]),
+        stop: &Stop,
+    ) -> Result<Vec<u32>, Stopped> {
         let mut ids: Vec<u32> = Vec::new();
         let mut merging = Merging::default();
         // Words come again and again: where in `ids` their tokens stand.
         let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
         for &end in cuts {
+            stop.check()?;
             let stretch = &inside[start..end];
             start = end;
             if let Some(&(from, to)) = known.get(stretch) {
@@ -205,7 +212,7 @@ impl SentencePiece {
                 known.insert(stretch, (from, ids.len()));
             }
         }
-        ids
+        Ok(ids)
     }
 }
 

@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kept_kernels::{Stop, Stopped};
 use sha2::{Digest, Sha256};
 
 use crate::ModelError;
@@ -111,6 +112,12 @@ impl Tokenizer {
     /// # Panics
     /// When the text is longer than `u32::MAX` bytes.
     pub fn encode_after(&self, text: &str, space: bool) -> TokenizedText {
+        let tokens = self.encode_until(text, space, &Stop::new());
+        tokens.expect("nobody else has this stop")
+    }
+
+    /// [`Self::encode_after`], until `stop` is requested.
+    fn encode_until(&self, text: &str, space: bool, stop: &Stop) -> Result<TokenizedText, Stopped> {
         assert!(
             text.len() <= u32::MAX as usize,
             "spans are u32; cut the text first"
@@ -118,46 +125,54 @@ impl Tokenizer {
         let (mut ids, mut ends) = (Vec::new(), Vec::new());
         let (mut at, mut space) = (0, space);
         while let Some((from, mark)) = self.marks.next_in_document(text, at) {
-            self.plain(&text[at..from], at, space, &mut ids, &mut ends);
+            self.plain((&text[at..from], at, space), (&mut ids, &mut ends), stop)?;
             at = from + mark.text.len();
             space = self.adds_space();
             ids.push(mark.id);
             ends.push(at as u32);
         }
-        self.plain(&text[at..], at, space, &mut ids, &mut ends);
+        self.plain((&text[at..], at, space), (&mut ids, &mut ends), stop)?;
         let mut start = 0;
         let spans = ends
             .into_iter()
             .map(|end| std::mem::replace(&mut start, end)..end)
             .collect();
         debug_assert_eq!(start as usize, text.len(), "spans tile the text");
-        TokenizedText { ids, spans }
+        Ok(TokenizedText { ids, spans })
     }
 
     /// [`Self::encode_after`] of a document, which is asked about more than once: the tokens of the last one are remembered.
     ///
+    /// # Errors
+    /// Within a tenth of a second when `stop` is requested.
+    ///
     /// # Panics
     /// When the text is longer than `u32::MAX` bytes.
-    pub fn encode_document(&self, text: &str, space: bool) -> Arc<TokenizedText> {
+    pub fn encode_document(
+        &self,
+        text: &str,
+        space: bool,
+        stop: &Stop,
+    ) -> Result<Arc<TokenizedText>, Stopped> {
         if text.len() > REMEMBERED {
-            return Arc::new(self.encode_after(text, space));
+            return Ok(Arc::new(self.encode_until(text, space, stop)?));
         }
         let print: [u8; 32] = Sha256::digest(text).into();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*last
             && (last.text, last.space) == (print, space)
         {
-            return Arc::clone(&last.tokens);
+            return Ok(Arc::clone(&last.tokens));
         }
         // Never two of them at once.
         *last = None;
-        let tokens = Arc::new(self.encode_after(text, space));
+        let tokens = Arc::new(self.encode_until(text, space, stop)?);
         *last = Some(LastDocument {
             text: print,
             space,
             tokens: Arc::clone(&tokens),
         });
-        tokens
+        Ok(tokens)
     }
 
     /// How a template's text that ends where a text begins is to be encoded, and whether a space goes before that text.
@@ -199,7 +214,8 @@ impl Tokenizer {
         let mut behind_text = continues;
         let mut plain = |part: &str, behind_text: bool, ids: &mut Vec<u32>| {
             let space = self.adds_space() && !behind_text && !part.starts_with(' ');
-            self.plain(part, 0, space, ids, &mut ends);
+            let done = self.plain((part, 0, space), (ids, &mut ends), &Stop::new());
+            done.expect("nobody else has this stop");
         };
         while let Some((from, mark)) = self.marks.next_in_template(text, at) {
             plain(&text[at..from], behind_text, &mut ids);
@@ -217,22 +233,22 @@ impl Tokenizer {
     /// Appends the tokens of a stretch without marks that begins at `offset` of its text.
     fn plain(
         &self,
-        text: &str,
-        offset: usize,
-        space: bool,
-        ids: &mut Vec<u32>,
-        ends: &mut Vec<u32>,
-    ) {
-        let first = ends.len();
+        (text, offset, space): (&str, usize, bool),
+        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let (first, vocabulary) = (ends.len(), &self.vocabulary);
+        let into = (ids, &mut *ends);
         match &self.merging {
-            Merging::ByteLevel(merging) => merging.encode(&self.vocabulary, text, ids, ends),
+            Merging::ByteLevel(merging) => merging.encode(vocabulary, text, into, stop)?,
             Merging::SentencePiece(merging) => {
-                merging.encode(&self.vocabulary, text, space, ids, ends);
+                merging.encode(vocabulary, (text, space), into, stop)?;
             }
         }
         for end in &mut ends[first..] {
             *end += offset as u32;
         }
+        Ok(())
     }
 
     /// Whether a space is put before a text that stands alone.

@@ -3,7 +3,9 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use kept_kernels::{Stop, Stopped};
 use kept_models::gguf::Gguf;
 use kept_models::testing::{GgufWriter, MetaValue};
 use kept_models::{ModelError, TokenizedText, Tokenizer};
@@ -129,6 +131,35 @@ fn hard_strings_become_the_tokens_of_the_published_tokenizers() {
         }
         wrong.truncate(5);
         assert!(wrong.is_empty(), "{family}: {wrong:#?}");
+    }
+}
+
+/// A document of many megabytes takes seconds: nobody who stops it waits for these.
+#[test]
+fn a_document_that_is_being_tokenised_can_be_stopped() {
+    let words: String = (0..400_000u32)
+        .map(|i| format!("{} {i:x}, ", i % 977))
+        .collect();
+    for family in FAMILIES {
+        let (tokenizer, stop) = (tokenizer(family), Stop::new());
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(5));
+                stop.request();
+            });
+            tokenizer.encode_document(&words, false, &stop)
+        });
+        assert_eq!(outcome.err(), Some(Stopped), "{family}");
+        let again = tokenizer.encode_document(&words, false, &stop);
+        assert_eq!(
+            again.err(),
+            Some(Stopped),
+            "{family}: nothing is remembered"
+        );
+        let text = &words[..20_000];
+        let whole = tokenizer.encode_document(text, false, &Stop::new());
+        let whole = whole.expect("nobody stops it");
+        assert_eq!(*whole, tokenizer.encode_after(text, false), "{family}");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use kept_engine::kernels::Stop;
 use kept_engine::models::{Message, Model, RopeTable};
 use kept_engine::policies::build;
 use kept_engine::{LayerRetention, Prefill, Prompt, RetentionMap};
@@ -115,10 +116,11 @@ fn no_document_and_no_question_can_write_a_mark() {
         let tokenizer = model.tokenizer().expect("a tokenizer");
         let source = model.chat_template().expect("a template").source();
         for thinking in [false, true] {
-            let plain = Prompt::thinking(&model, DOCUMENT, QUESTION, thinking).expect("a prompt");
+            let plain = Prompt::thinking(&model, DOCUMENT, QUESTION, thinking, &Stop::new())
+                .expect("a prompt");
             let hostile = hostile(&model);
-            let attacked =
-                Prompt::thinking(&model, &hostile, &hostile, thinking).expect("a prompt");
+            let attacked = Prompt::thinking(&model, &hostile, &hostile, thinking, &Stop::new())
+                .expect("a prompt");
             assert_eq!(around(&plain), around(&attacked), "{template} {family}");
             let inside = [attacked.document.clone(), attacked.question.clone()];
             for &id in inside.into_iter().flat_map(|part| &attacked.ids[part]) {

@@ -6,6 +6,7 @@
 
 mod picture;
 
+use kept_kernels::Stop;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -129,7 +130,8 @@ impl Haystack {
                 return Ok(None);
             };
             let (document, question) = (&needle.document, &needle.question);
-            let prompt = Prompt::of_any_length(engine.model(), document, question, false)?;
+            let prompt =
+                Prompt::of_any_length(engine.model(), document, question, false, &Stop::new())?;
             let over = prompt.len().saturating_sub(most);
             // One that is meant to be longer stays so.
             if over == 0 || length + answer > engine.model().config().context || goal < over {

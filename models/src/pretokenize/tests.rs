@@ -1,5 +1,6 @@
 //! Scanners against the expressions they stand for.
 
+use kept_kernels::Stop;
 use tokenizers::utils::SysRegex;
 
 use super::{NAMES, PreTokenizer, scanners};
@@ -26,10 +27,11 @@ fn by_expressions(expressions: &[SysRegex], text: &str) -> Vec<String> {
 fn by_scanner(scanner: PreTokenizer, text: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut start = 0;
-    scanner.cut(text, |end| {
+    let done = scanner.cut(text, &Stop::new(), |end| {
         pieces.push(text[start..end].to_owned());
         start = end;
     });
+    done.expect("nobody stops it");
     assert_eq!(start, text.len());
     pieces
 }
