@@ -18,6 +18,7 @@ mod file;
 mod row;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::quantized::GgmlDType;
@@ -244,17 +245,46 @@ pub fn multiply_together<const N: usize>(
     inputs: &QuantisedRows,
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    let parts = products.map(|Product { matrix, out, add }| {
+    let parts = products.map(|product| {
+        let rows = 0..product.matrix.rows;
+        product.part(rows, inputs)
+    });
+    quantised::multiply(&parts, inputs, stop)
+}
+
+/// [`multiply_together`] with the same `rows` of every matrix, `out` being `[m, rows.len()]`.
+///
+/// # Errors
+/// As there.
+///
+/// # Panics
+/// As there, and when a matrix has no such rows.
+pub fn multiply_rows_together<const N: usize>(
+    products: [Product<'_>; N],
+    rows: Range<usize>,
+    inputs: &QuantisedRows,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let parts = products.map(|product| product.part(rows.clone(), inputs));
+    quantised::multiply(&parts, inputs, stop)
+}
+
+impl<'a> Product<'a> {
+    /// Of these rows of the matrix.
+    fn part(self, rows: Range<usize>, inputs: &QuantisedRows) -> Part<'a> {
+        let Product { matrix, out, add } = self;
         assert!(matrix.is_quantised(), "{matrix:?} takes f32 inputs");
         assert_eq!(matrix.cols, inputs.cols(), "inputs are [m, cols]");
-        assert_eq!(out.len(), inputs.rows() * matrix.rows, "out is [m, rows]");
+        assert!(rows.end <= matrix.rows, "{matrix:?} has no rows {rows:?}");
+        assert_eq!(out.len(), inputs.rows() * rows.len(), "out is [m, rows]");
+        let blocks = matrix.blocks.bytes();
+        let row_bytes = blocks.len() / matrix.rows.max(1);
         Part {
-            blocks: matrix.blocks.bytes(),
+            blocks: &blocks[rows.start * row_bytes..rows.end * row_bytes],
             dtype: matrix.dtype,
-            rows: matrix.rows,
+            rows: rows.len(),
             out: SharedMut::new(out),
             add,
         }
-    });
-    quantised::multiply(&parts, inputs, stop)
+    }
 }

@@ -1,6 +1,6 @@
 //! [`LayerPass`]: many rows through one layer. What a layer is stands in `decoder.rs`.
 
-use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
+use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
 use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
 
 use crate::Config;
@@ -14,18 +14,72 @@ pub struct LayerPass<'a> {
     config: &'a Config,
     layer: &'a Layer,
     floats: Copies<'a>,
-    /// Rows worked on at once.
-    rows: usize,
+    /// Rows worked on at once, and columns of the feed-forward.
+    block: Block,
     /// `[rows, width]`: the residual, normed; then what a projection adds to it.
     normed: Vec<f32>,
-    /// `[rows, ffn]`: gate, then its activation times `up`.
+    /// `[rows, columns]`: gate, then its activation times `up`.
     hidden: Vec<f32>,
-    /// `[rows, ffn]`
+    /// `[rows, columns]`
     up: Vec<f32>,
     /// `[rows, widest]`: a projection's inputs, rounded.
     rounded: QuantisedRows,
+    /// `[rows, ffn]`: those of the feed-forward's second half, where it is done in slices.
+    rounded_hidden: QuantisedRows,
     /// A layer whose weights are on a graphics card is passed there, and all the scratch above is empty.
     staged: Option<Staged<'a>>,
+}
+
+/// What of a layer is worked on at once.
+///
+/// ```text
+/// rows        columns 0 | columns 1 | columns 2         of the feed-forward: gate, up, activation, rounded to bytes;
+///                                                       then down, over all of them
+/// ```
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    rows: usize,
+    columns: usize,
+}
+
+impl Block {
+    /// Rows where all of the feed-forward is quantised: the weights stream from the file and are taken apart once for each block of rows.
+    const ROWS: usize = 512;
+    /// Columns of the feed-forward then: rows of its matrices that keep every thread busy for some milliseconds.
+    const COLUMNS: usize = 1024;
+    /// Rows where it is not, and the whole feed-forward stands in memory as numbers.
+    const FEW_ROWS: usize = 192;
+
+    fn of(config: &Config, layer: &Layer, max_rows: usize) -> Self {
+        let ffn = [&layer.gate, &layer.up, &layer.down];
+        let (rows, columns) = match ffn.iter().all(|matrix| matrix.is_quantised()) {
+            true => (Self::ROWS, Self::COLUMNS),
+            false => (Self::FEW_ROWS, config.ffn),
+        };
+        Self {
+            rows: max_rows.clamp(1, rows),
+            columns: columns.min(config.ffn),
+        }
+    }
+
+    /// Whether the feed-forward is done in slices.
+    fn slices(&self, config: &Config) -> bool {
+        self.columns < config.ffn
+    }
+
+    /// Numbers of inputs that are rounded, and of the second half's.
+    fn rounded(&self, config: &Config) -> [usize; 2] {
+        match self.slices(config) {
+            true => [config.width.max(config.q_width()), config.ffn].map(|width| self.rows * width),
+            false => [self.rows * widest(config), 0],
+        }
+    }
+
+    fn bytes(&self, config: &Config) -> u64 {
+        let numbers = self.rows * (config.width + 2 * self.columns);
+        let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
+        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>()
+    }
 }
 
 /// The matrices of a layer that are not quantised.
@@ -67,9 +121,12 @@ fn multiply<const N: usize>(
 }
 
 impl<'a> LayerPass<'a> {
-    /// Rows worked on at once. The weights stream from the file and are taken apart once for each block of them, which is cheap from
-    /// some hundred rows on; scratch grows with them.
-    pub const BLOCK_ROWS: usize = 192;
+    /// How often the weights stream from the file for `rows` rows.
+    pub fn turns(model: &Model, rows: usize) -> usize {
+        let layers = model.layers.iter();
+        let block = layers.map(|layer| Block::of(&model.config, layer, rows).rows);
+        rows.div_ceil(block.min().unwrap_or(1))
+    }
 
     /// `copy` makes ready what is not quantised.
     pub(crate) fn new(
@@ -80,10 +137,11 @@ impl<'a> LayerPass<'a> {
     ) -> LayerPass<'a> {
         let staged = (model.card()).map(|card| Staged::new(card, layer, max_rows));
         let (config, layer) = (&model.config, &model.layers[layer]);
-        let rows = match staged {
-            Some(_) => 0,
-            None => max_rows.clamp(1, Self::BLOCK_ROWS),
-        };
+        let mut block = Block::of(config, layer, max_rows);
+        if staged.is_some() {
+            block.rows = 0;
+        }
+        let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
         LayerPass {
             config,
             layer,
@@ -96,11 +154,12 @@ impl<'a> LayerPass<'a> {
                 up: copy(&layer.up),
                 down: copy(&layer.down),
             },
-            rows,
+            block,
             normed: vec![0.0; rows * config.width],
-            hidden: vec![0.0; rows * config.ffn],
-            up: vec![0.0; rows * config.ffn],
-            rounded: QuantisedRows::new(rows * widest(config)),
+            hidden: vec![0.0; rows * block.columns],
+            up: vec![0.0; rows * block.columns],
+            rounded: QuantisedRows::new(inputs),
+            rounded_hidden: QuantisedRows::new(hidden),
             staged,
         }
     }
@@ -109,15 +168,16 @@ impl<'a> LayerPass<'a> {
     pub fn bytes(&self) -> u64 {
         match self.staged {
             Some(_) => 0,
-            None => Self::bytes_for(self.config, self.rows),
+            None => self.block.bytes(self.config),
         }
     }
 
-    /// [`LayerPass::bytes`] of a pass made for `max_rows` rows, known before there is one.
-    pub fn bytes_for(config: &Config, max_rows: usize) -> u64 {
-        let rows = max_rows.clamp(1, Self::BLOCK_ROWS);
-        let per_row = config.width + 2 * config.ffn;
-        (rows * per_row * size_of::<f32>()) as u64 + QuantisedRows::bytes_for(rows * widest(config))
+    /// [`LayerPass::bytes`] of the largest pass made for `max_rows` rows, known before there is one.
+    pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
+        let layers = model.layers.iter();
+        let bytes = layers.map(|layer| Block::of(&model.config, layer, max_rows));
+        let bytes = bytes.map(|block| block.bytes(&model.config));
+        bytes.max().unwrap_or(0)
     }
 
     /// First half of the layer: project `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
@@ -150,8 +210,8 @@ impl<'a> LayerPass<'a> {
         if let Some(staged) = &mut self.staged {
             return staged.project((self.config, layer), residual, [q, k, v], stop);
         }
-        for first in (0..rows).step_by(self.rows) {
-            let last = rows.min(first + self.rows);
+        for first in (0..rows).step_by(self.block.rows) {
+            let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
             let normed = &mut self.normed[..residual.len()];
             rms_norm(
@@ -204,15 +264,15 @@ impl<'a> LayerPass<'a> {
         if let Some(staged) = &mut self.staged {
             return staged.finish(self.config, attention, residual, stop);
         }
-        for first in (0..rows).step_by(self.rows) {
-            let last = rows.min(first + self.rows);
+        for first in (0..rows).step_by(self.block.rows) {
+            let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];
             self.finish_block(attention, &mut residual[first * width..last * width], stop)?;
         }
         Ok(())
     }
 
-    /// [`Self::finish`] for at most `self.rows` rows.
+    /// [`Self::finish`] for the rows of a block at most.
     fn finish_block(
         &mut self,
         attention: &[f32],
@@ -228,10 +288,11 @@ impl<'a> LayerPass<'a> {
             hidden,
             up,
             rounded,
+            rounded_hidden,
+            block,
             ..
         } = self;
         let normed = &mut normed[..residual.len()];
-        let (hidden, up) = (&mut hidden[..m * config.ffn], &mut up[..m * config.ffn]);
         if layer.adds_attention() {
             let product = Product {
                 matrix: &layer.o,
@@ -245,24 +306,43 @@ impl<'a> LayerPass<'a> {
             layer.add_attention(config, normed, residual);
         }
         rms_norm(residual, &layer.ffn_norm, config.norm_eps, normed);
-        multiply(
-            normed,
-            rounded,
-            [product(&layer.gate, hidden), product(&layer.up, up)],
-            [&floats.gate, &floats.up],
-            stop,
-        )?;
-        activate(config.activation, hidden, up);
+        if block.slices(config) {
+            rounded.fill(normed, config.width);
+            for first in (0..config.ffn).step_by(block.columns) {
+                let columns = first..config.ffn.min(first + block.columns);
+                let numbers = m * columns.len();
+                let (gate, up) = (&mut hidden[..numbers], &mut up[..numbers]);
+                let both = [product(&layer.gate, gate), product(&layer.up, up)];
+                multiply_rows_together(both, columns.clone(), rounded, stop)?;
+                activate(config.activation, gate, up);
+                rounded_hidden.fill_columns(gate, config.ffn, columns);
+            }
+        } else {
+            let (hidden, up) = (&mut hidden[..m * config.ffn], &mut up[..m * config.ffn]);
+            multiply(
+                normed,
+                rounded,
+                [product(&layer.gate, hidden), product(&layer.up, up)],
+                [&floats.gate, &floats.up],
+                stop,
+            )?;
+            activate(config.activation, hidden, up);
+        }
+        let mut down = |product: Product<'_>| match block.slices(config) {
+            true => multiply_together([product], rounded_hidden, stop),
+            false => {
+                let hidden = &hidden[..m * config.ffn];
+                multiply(hidden, rounded, [product], [&floats.down], stop)
+            }
+        };
         if layer.adds_ffn() {
-            let product = Product {
+            return down(Product {
                 matrix: &layer.down,
                 out: residual,
                 add: true,
-            };
-            return multiply(hidden, rounded, [product], [&floats.down], stop);
+            });
         }
-        let product = product(&layer.down, normed);
-        multiply(hidden, rounded, [product], [&floats.down], stop)?;
+        down(product(&layer.down, normed))?;
         layer.add_ffn(config, normed, residual);
         Ok(())
     }

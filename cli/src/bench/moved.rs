@@ -27,7 +27,7 @@ impl Moved<'_> {
     fn pass(&self, rows: usize) -> f64 {
         let blocks = match self.0.card() {
             Some(_) => 1,
-            None => rows.div_ceil(LayerPass::BLOCK_ROWS),
+            None => LayerPass::turns(self.0, rows),
         };
         let config = self.0.config();
         let residual = 4 * config.layers * config.width * FLOAT * rows;

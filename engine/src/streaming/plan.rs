@@ -343,8 +343,7 @@ impl StreamPlan {
             layer_tiles: model.layer_tiles_bytes(),
             layer_kv: (kv_heads * self.columns() * dim * 2 * float) as u64,
             residual: (self.stretch * self.width * float) as u64,
-            activations: (self.scratch() * float) as u64
-                + LayerPass::bytes_for(model.config(), self.chunk),
+            activations: (self.scratch() * float) as u64 + LayerPass::bytes_for(model, self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
             tables,

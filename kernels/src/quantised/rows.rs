@@ -4,6 +4,8 @@
 //! number = scale of its 32 * byte          -127..=127, the largest of 32 numbers becomes 127
 //! ```
 
+use std::ops::Range;
+
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 
@@ -84,18 +86,32 @@ impl QuantisedRows {
     /// # Panics
     /// When there is no room, or `inputs` are not whole rows of whole blocks.
     pub fn fill(&mut self, inputs: &[f32], cols: usize) {
+        self.fill_columns(inputs, cols, 0..cols);
+    }
+
+    /// Rounds `inputs [rows, columns]`, these columns of `cols`; the others are left as they were, if there are as many rows as before.
+    /// Allocates nothing.
+    ///
+    /// # Panics
+    /// When there is no room, or `inputs` are not whole rows of whole blocks.
+    pub fn fill_columns(&mut self, inputs: &[f32], cols: usize, columns: Range<usize>) {
+        let width = columns.len();
         assert!(
-            cols > 0 && cols.is_multiple_of(BLOCK) && inputs.len().is_multiple_of(cols),
-            "{} numbers are not rows of {cols}, or these not whole blocks of {BLOCK}",
+            width > 0
+                && [cols, columns.start, width]
+                    .iter()
+                    .all(|n| n.is_multiple_of(BLOCK))
+                && inputs.len().is_multiple_of(width),
+            "{} numbers are not rows of {columns:?} of {cols}, or these not whole blocks of {BLOCK}",
             inputs.len()
         );
+        let rows = inputs.len() / width;
         assert!(
-            inputs.len() <= self.bytes.len(),
-            "{} numbers, and room for {}",
-            inputs.len(),
+            columns.end <= cols && rows * cols <= self.bytes.len(),
+            "{rows} rows of {columns:?} of {cols} numbers, and room for {}",
             self.bytes.len()
         );
-        (self.rows, self.cols) = (inputs.len() / cols, cols);
+        (self.rows, self.cols) = (rows, cols);
         let level = simd_level();
         let (bytes, scales) = (
             SharedMut::new(&mut self.bytes),
@@ -105,21 +121,22 @@ impl QuantisedRows {
             SharedMut::new(&mut self.sums),
             SharedMut::new(&mut self.byte_sums),
         );
-        let step = ROWS_AT_ONCE * cols;
-        let work = |items: std::ops::Range<usize>| {
-            let part = items.start * step..inputs.len().min(items.end * step);
-            let blocks = part.start / BLOCK..part.end / BLOCK;
-            let sixteens = part.start / SUM..part.end / SUM;
-            // SAFETY: the level was detected; parts of different items do not overlap, as they are whole rows of whole blocks.
-            unsafe {
-                quantise(
-                    level,
-                    &inputs[part.clone()],
-                    bytes.part(part),
-                    scales.part(blocks.clone()),
-                    sums.part(blocks),
-                    byte_sums.part(sixteens),
-                );
+        let work = |items: Range<usize>| {
+            for row in items.start * ROWS_AT_ONCE..rows.min(items.end * ROWS_AT_ONCE) {
+                let part = row * cols + columns.start..row * cols + columns.end;
+                let blocks = part.start / BLOCK..part.end / BLOCK;
+                let sixteens = part.start / SUM..part.end / SUM;
+                // SAFETY: the level was detected; parts of different rows do not overlap, as they are whole blocks.
+                unsafe {
+                    quantise(
+                        level,
+                        &inputs[row * width..(row + 1) * width],
+                        bytes.part(part),
+                        scales.part(blocks.clone()),
+                        sums.part(blocks),
+                        byte_sums.part(sixteens),
+                    );
+                }
             }
         };
         let items = self.rows.div_ceil(ROWS_AT_ONCE);

@@ -158,6 +158,30 @@ fn zeros_and_the_smallest_numbers_give_zeros() {
 }
 
 #[test]
+fn rows_that_are_filled_by_columns_are_those_filled_at_once() {
+    let mut drawn = Drawn(11);
+    let (rows, cols) = (19, 224);
+    let inputs: Vec<f32> = (0..rows * cols).map(|_| drawn.number()).collect();
+    let (mut once, mut parts) = (
+        QuantisedRows::new(rows * cols),
+        QuantisedRows::new(rows * cols),
+    );
+    once.fill(&inputs, cols);
+    for columns in [96..224, 0..32, 32..96] {
+        let part = inputs
+            .chunks_exact(cols)
+            .flat_map(|row| &row[columns.clone()]);
+        let part: Vec<f32> = part.copied().collect();
+        parts.fill_columns(&part, cols, columns);
+    }
+    for row in 0..rows {
+        let (once, parts) = (once.row(row), parts.row(row));
+        assert_eq!((once.bytes, once.scales), (parts.bytes, parts.scales));
+        assert_eq!((once.sums, once.byte_sums), (parts.sums, parts.byte_sums));
+    }
+}
+
+#[test]
 fn several_matrices_share_their_inputs() {
     let mut drawn = Drawn(5);
     let (first, _) = matrix::<BlockQ8_0>(40, 64, &mut drawn);
