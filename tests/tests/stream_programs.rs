@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use kept_engine::policies::STREAMING;
 use kept_tests::golden;
-use kept_tests::terminal::{Run, kept};
+use kept_tests::terminal::{Run, kept, kept_in};
 use serde_json::Value;
 
 fn run(words: &[&str], paths: &[(&str, &std::path::Path)]) -> Run {
@@ -63,6 +63,65 @@ fn ten_times_the_tokens_take_no_more_memory() {
             "{method}: it is no feat"
         );
     }
+}
+
+/// Where memory says how many rows there are, it says the same to every process and question: each goes on from the end that the first left.
+#[test]
+fn a_limit_of_memory_finds_the_end_of_a_document_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (long, vaults) = (folder.path().join("long.txt"), folder.path().join("vaults"));
+    let sample = golden::repository().join("assets/sample.txt");
+    let text = std::fs::read_to_string(sample).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let ask = |question: &str, more: &[&str]| {
+        let words = [
+            "ask",
+            "--json",
+            "--method",
+            "treekv",
+            "--budget",
+            "90%",
+            "--max-tokens",
+            "8",
+        ];
+        let mut arguments: Vec<OsString> = words.iter().chain(more).map(Into::into).collect();
+        arguments.extend(["--document".into(), long.clone().into_os_string()]);
+        arguments.extend(["--question".into(), question.into()]);
+        kept_in(&vaults, arguments).json()
+    };
+    let free = ask("Who?", &["--vault", "off"]);
+    assert_eq!(free["streamed"], true, "{free}");
+    // Smaller chunks spare less than that: half of the rows must go.
+    let spared = bytes(&free["ledger"]["activations"]) + bytes(&free["kv_bytes"]) / 2;
+    let limit = bytes(&free["expected_peak_bytes"]) - spared;
+    let limit = format!("{}KiB", limit / 1024);
+    let questions = [
+        "What is the locker code of Ann Quorvin?",
+        "Who?",
+        "What is the safe combination of Mira Stolden, who told her, and what else does the text say about that?",
+    ];
+    let answers = questions.map(|question| ask(question, &["--memory", &limit]));
+    for (i, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["vault"]["used"], i > 0, "{}", answer["notes"]);
+        assert_eq!(answer["rows_per_layer"], answers[0]["rows_per_layer"]);
+        if let Some(peak) = answer["peak_bytes"].as_u64() {
+            let expected = bytes(&answer["expected_peak_bytes"]);
+            // A few tokens do not fill the buffers of a whole chunk.
+            let close = 10 * expected.abs_diff(peak) < peak;
+            assert!(
+                close || i > 0 && peak <= expected,
+                "{i}: {expected} expected, {peak} taken"
+            );
+            assert!(
+                peak <= expected && (i > 0 || 10 * off < peak),
+                "{i}: {expected} expected, {peak} taken"
+            );
+        }
+    }
+    assert_ne!(
+        answers[0]["rows_per_layer"], free["rows_per_layer"],
+        "memory decides"
+    );
 }
 
 /// The perplexity of a length does not depend on what is read after it, and the full cache's is that of keeping everything.
