@@ -11,13 +11,13 @@
 //! Keys stored before RoPE are turned to each entry's rank as they are read: then there is one product per entry, and still one
 //! row of values per class. A row that no entry reads has no mass: it takes no part.
 
+mod pieces;
+
 use crate::decode::UNPACKED;
-use crate::elementwise::{rotate_row, soft_cap_lanes};
-use crate::heads::{Logits, add_heads, dot_heads};
-use crate::simd::{Lanes, by_level, simd_level};
-use crate::span::{softmax_row, unpack_row};
+use crate::simd::simd_level;
 use crate::threads::{SharedMut, for_each_range};
-use crate::{CacheType, HeadShape, Pairing, RowStore, Scale};
+use crate::{HeadShape, Pairing, RowStore, Scale};
+use pieces::{Buffers, Piece, attend, shares};
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
@@ -137,20 +137,24 @@ pub struct ClassScratch {
     probabilities: Vec<f32>,
     /// First dot products, then mass. `[q_heads, max_rows]`
     classes: Vec<f32>,
-    /// Keys turned to their rank. `[kv_heads, UNPACKED, head_dim]`
+    /// Keys turned to their rank. `[kv_heads, shares, UNPACKED, head_dim]`
     rows: Vec<f32>,
+    /// What each share of the values comes to. `[kv_heads, shares, group, head_dim]`
+    sums: Vec<f32>,
 }
 
 impl ClassScratch {
     /// Room for `max_rows` classes and `max_entries` entries in every kv head.
     pub fn new(shape: HeadShape, max_rows: usize, max_entries: usize) -> Self {
+        let shares = |rows: usize| shape.kv_heads * shares(rows);
         Self {
             shape,
             max_rows,
             max_entries,
             probabilities: vec![0.0; shape.q_heads * max_entries],
             classes: vec![0.0; shape.q_heads * max_rows],
-            rows: vec![0.0; shape.kv_heads * UNPACKED * shape.head_dim],
+            rows: vec![0.0; shares(max_entries) * UNPACKED * shape.head_dim],
+            sums: vec![0.0; shares(max_rows) * shape.group() * shape.head_dim],
         }
     }
 
@@ -166,153 +170,51 @@ impl ClassScratch {
 
     /// Bytes held, for the memory ledger.
     pub fn bytes(&self) -> usize {
-        let floats = self.probabilities.len() + self.classes.len() + self.rows.len();
+        let floats =
+            self.probabilities.len() + self.classes.len() + self.rows.len() + self.sums.len();
         floats * size_of::<f32>()
     }
-}
-
-/// Scratch and output of one kv head.
-struct Part<'a> {
-    /// `[group, max_entries]`
-    probabilities: &'a mut [f32],
-    /// `[group, max_rows]`
-    classes: &'a mut [f32],
-    /// `[UNPACKED, head_dim]`
-    rows: &'a mut [f32],
-    /// `[group, head_dim]`
-    out: &'a mut [f32],
 }
 
 /// Writes `out [q_heads, head_dim]`, and the probabilities into `scratch`. Allocates nothing.
 pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, out: &mut [f32]) {
     task.check(scratch, out);
     let (shape, level) = (task.shape, simd_level());
-    let (group, dim) = (shape.group(), shape.head_dim);
-    let (entries, rows) = (group * scratch.max_entries, group * scratch.max_rows);
-    let probabilities = SharedMut::new(&mut scratch.probabilities);
-    let classes = SharedMut::new(&mut scratch.classes);
-    let unpacked = SharedMut::new(&mut scratch.rows);
-    let out = SharedMut::new(out);
-    let head = |h: usize| {
-        // SAFETY: each kv head has its own parts; the level was detected.
-        unsafe {
-            let mut part = Part {
-                probabilities: probabilities.part(h * entries..(h + 1) * entries),
-                classes: classes.part(h * rows..(h + 1) * rows),
-                rows: unpacked.part(h * UNPACKED * dim..(h + 1) * UNPACKED * dim),
-                out: out.part(h * group * dim..(h + 1) * group * dim),
-            };
-            attend(level, task, h, &mut part);
+    let buffers = Buffers {
+        max_entries: scratch.max_entries,
+        max_rows: scratch.max_rows,
+        probabilities: SharedMut::new(&mut scratch.probabilities),
+        classes: SharedMut::new(&mut scratch.classes),
+        rows: SharedMut::new(&mut scratch.rows),
+        sums: SharedMut::new(&mut scratch.sums),
+        out: SharedMut::new(out),
+    };
+    let most = |rows: &[usize]| shares(rows.iter().copied().max().unwrap_or(0));
+    let of_values = most(task.rows);
+    let of_keys = match task.rotation {
+        Some(_) => most(task.entries),
+        None => of_values,
+    };
+    let work = task.rows.iter().sum::<usize>() * shape.group() * shape.head_dim;
+    let run = |items: usize, piece: &(dyn Fn(usize) -> Piece + Sync)| {
+        // SAFETY: the level was detected, and pieces of a kind have nothing in common that they write.
+        let one = |item: usize| unsafe { attend(level, task, piece(item), &buffers) };
+        match work > WORTH_SHARING {
+            true => for_each_range(items, |range| range.for_each(one)),
+            false => (0..items).for_each(one),
         }
     };
-    let work = task.rows.iter().sum::<usize>() * group * dim;
-    if work > WORTH_SHARING {
-        for_each_range(shape.kv_heads, |range| range.for_each(head));
-    } else {
-        (0..shape.kv_heads).for_each(head);
-    }
-}
-
-by_level! {
-    /// # Safety
-    /// The level's instructions exist.
-    unsafe fn attend(task: &ClassAttention<'_>, h: usize, part: &mut Part<'_>) = attend_lanes;
-}
-
-#[inline(always)]
-unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, h: usize, part: &mut Part<'_>) {
-    let (group, dim) = (task.shape.group(), task.shape.head_dim);
-    let (table, lengths) = task.table(h);
-    let rows = task.rows[h];
-    let queries = &task.query[h * group * dim..][..group * dim];
-    let entry_stride = part.probabilities.len() / group;
-    let class_stride = part.classes.len() / group;
-    let shape = (group, dim, task.scale.factor);
-    // SAFETY: pointers to the head's rows, as many results as are written; lengths were checked, and that rows are f32 or f16.
-    unsafe {
-        match &task.rotation {
-            None => {
-                let mut row = 0;
-                while row < rows {
-                    let run = task.keys.run(h, row..rows);
-                    let dots = Logits {
-                        start: part.classes.as_mut_ptr().add(row),
-                        stride: class_stride,
-                    };
-                    dot_heads(V::LEVEL, run.kind, shape, run.starts(), queries, dots);
-                    row += run.rows;
-                }
-                for g in 0..group {
-                    let dots = &part.classes[g * class_stride..][..rows];
-                    let logits = &mut part.probabilities[g * entry_stride..][..table.len()];
-                    for ((logit, class), length) in logits.iter_mut().zip(table).zip(lengths) {
-                        *logit = dots[*class as usize] * length;
-                    }
-                }
-            }
-            Some(rotation) => {
-                let columns = rotation.rope_dim / 2;
-                for first in (0..table.len()).step_by(UNPACKED) {
-                    let count = UNPACKED.min(table.len() - first);
-                    for (i, target) in part.rows.chunks_exact_mut(dim).take(count).enumerate() {
-                        let rank = first + i;
-                        unpack_row::<V>(task.keys, h, table[rank] as usize, target);
-                        let angles = rank * columns..(rank + 1) * columns;
-                        let (cos, sin) = (&rotation.cos[angles.clone()], &rotation.sin[angles]);
-                        rotate_row(target, cos, sin, rotation.pairing);
-                    }
-                    let keys: [*const u8; UNPACKED] =
-                        std::array::from_fn(|i| part.rows[i * dim..].as_ptr().cast());
-                    let logits = Logits {
-                        start: part.probabilities.as_mut_ptr().add(first),
-                        stride: entry_stride,
-                    };
-                    dot_heads(
-                        V::LEVEL,
-                        CacheType::F32,
-                        shape,
-                        &keys[..count],
-                        queries,
-                        logits,
-                    );
-                }
-                for row in part.probabilities.chunks_exact_mut(entry_stride) {
-                    row.iter_mut().zip(lengths).for_each(|(l, k)| *l *= k);
-                }
-            }
-        }
-        for g in 0..group {
-            let row = &mut part.probabilities[g * entry_stride..][..table.len()];
-            if let Some(cap) = task.scale.cap {
-                soft_cap_lanes::<V>(row, cap);
-            }
-            let (_, sum) = softmax_row::<V>(row);
-            let mass = &mut part.classes[g * class_stride..][..rows];
-            mass.fill(0.0);
-            for (p, class) in row.iter_mut().zip(table) {
-                *p /= sum;
-                mass[*class as usize] += *p;
-            }
-        }
-        part.out.fill(0.0);
-        let mut row = 0;
-        while row < rows {
-            let run = task.values.run(h, row..rows);
-            let mass = Logits {
-                start: part.classes.as_mut_ptr().add(row),
-                stride: class_stride,
-            };
-            add_heads(
-                V::LEVEL,
-                run.kind,
-                (group, dim),
-                run.starts(),
-                mass,
-                part.out,
-            );
-            row += run.rows;
-        }
-    }
+    let of_head = |item: usize, shares: usize| (item / shares, item % shares);
+    run(shape.kv_heads * of_keys, &|item| {
+        let (head, share) = of_head(item, of_keys);
+        Piece::Look { head, share }
+    });
+    run(shape.q_heads, &|q_head| Piece::Weigh { q_head });
+    run(shape.kv_heads * of_values, &|item| {
+        let (head, share) = of_head(item, of_values);
+        Piece::Mix { head, share }
+    });
+    run(shape.q_heads, &|q_head| Piece::Add { q_head });
 }
 
 /// Writes the weighted mean of some rows of `source`'s head `head` to `target`, each row brought to length 1 first if `unit`.

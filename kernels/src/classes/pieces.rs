@@ -1,0 +1,247 @@
+//! The pieces of [`class_attention`](super::class_attention), in their order: products, probabilities, values and their sums. Each kind is
+//! done by all threads, by shares of the rows, so that two kv heads are enough for many.
+
+use std::ops::Range;
+
+use super::{ClassAttention, RankRotation};
+use crate::CacheType;
+use crate::decode::UNPACKED;
+use crate::elementwise::{rotate_row, soft_cap_lanes};
+use crate::heads::{Logits, add_heads, dot_heads};
+use crate::simd::{Lanes, by_level};
+use crate::span::{softmax_row, unpack_row};
+use crate::threads::SharedMut;
+
+/// Classes, or entries, that a thread takes at a time.
+const SHARE: usize = 128;
+
+/// Shares of so many rows or entries; their length does not depend on the number of threads, so that sums do not either.
+pub(super) fn shares(rows: usize) -> usize {
+    rows.div_ceil(SHARE)
+}
+
+/// Scratch and output, of which every piece of work has parts of its own.
+pub(super) struct Buffers<'a> {
+    pub(super) probabilities: SharedMut<'a, f32>,
+    pub(super) max_entries: usize,
+    pub(super) classes: SharedMut<'a, f32>,
+    pub(super) max_rows: usize,
+    pub(super) rows: SharedMut<'a, f32>,
+    pub(super) sums: SharedMut<'a, f32>,
+    pub(super) out: SharedMut<'a, f32>,
+}
+
+/// One piece of the work; those of a kind run side by side, and one kind after the other.
+#[derive(Clone, Copy)]
+pub(super) enum Piece {
+    /// Dot products of a share of a kv head's classes, or of its entries where these are turned each by itself.
+    Look { head: usize, share: usize },
+    /// A query head's probabilities, and the mass of its classes.
+    Weigh { q_head: usize },
+    /// A share of a kv head's values, by their mass.
+    Mix { head: usize, share: usize },
+    /// A query head's output: what its shares came to.
+    Add { q_head: usize },
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist, the task was checked with these buffers, and pieces that run at the same time are of one kind.
+    pub(super) unsafe fn attend(task: &ClassAttention<'_>, piece: Piece, buffers: &Buffers<'_>) = attend_lanes;
+}
+
+#[inline(always)]
+unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, piece: Piece, buffers: &Buffers<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match piece {
+            Piece::Look { head, share } => match &task.rotation {
+                None => look_at_classes::<V>(task, (head, share), buffers),
+                Some(rotation) => look_at_entries::<V>(task, rotation, (head, share), buffers),
+            },
+            Piece::Weigh { q_head } => weigh::<V>(task, q_head, buffers),
+            Piece::Mix { head, share } => mix::<V>(task, (head, share), buffers),
+            Piece::Add { q_head } => add(task, q_head, buffers),
+        }
+    }
+}
+
+/// The share's part of `count` rows or entries.
+fn part_of(share: usize, count: usize) -> Range<usize> {
+    (share * SHARE).min(count)..((share + 1) * SHARE).min(count)
+}
+
+/// Query heads, numbers and factor, as the products of a kv head take them, and its queries.
+fn queries<'t>(task: &'t ClassAttention<'_>, head: usize) -> ((usize, usize, f32), &'t [f32]) {
+    let (group, dim) = (task.shape.group(), task.shape.head_dim);
+    let queries = &task.query[head * group * dim..][..group * dim];
+    ((group, dim, task.scale.factor), queries)
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn look_at_classes<V: Lanes>(
+    task: &ClassAttention<'_>,
+    (head, share): (usize, usize),
+    buffers: &Buffers<'_>,
+) {
+    let (shape, queries) = queries(task, head);
+    let mut rows = part_of(share, task.rows[head]);
+    while !rows.is_empty() {
+        let run = task.keys.run(head, rows.clone());
+        // SAFETY: pointers to the head's rows, as many results as are written; that rows are f32 or f16 was checked.
+        unsafe {
+            let dots = Logits {
+                start: buffers.classes(head * shape.0, rows.start),
+                stride: buffers.max_rows,
+            };
+            dot_heads(V::LEVEL, run.kind, shape, run.starts(), queries, dots);
+        }
+        rows.start += run.rows;
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn look_at_entries<V: Lanes>(
+    task: &ClassAttention<'_>,
+    rotation: &RankRotation<'_>,
+    (head, share): (usize, usize),
+    buffers: &Buffers<'_>,
+) {
+    let (shape, queries) = queries(task, head);
+    let (dim, (table, _)) = (shape.1, task.table(head));
+    let (entries, columns) = (part_of(share, table.len()), rotation.rope_dim / 2);
+    let item = head * shares(buffers.max_entries) + share;
+    // SAFETY: as in `look_at_classes`; each share has its own rows.
+    unsafe {
+        let unpacked = buffers
+            .rows
+            .part(item * UNPACKED * dim..(item + 1) * UNPACKED * dim);
+        for first in entries.clone().step_by(UNPACKED) {
+            let count = UNPACKED.min(entries.end - first);
+            for (i, target) in unpacked.chunks_exact_mut(dim).take(count).enumerate() {
+                let rank = first + i;
+                unpack_row::<V>(task.keys, head, table[rank] as usize, target);
+                let angles = rank * columns..(rank + 1) * columns;
+                let (cos, sin) = (&rotation.cos[angles.clone()], &rotation.sin[angles]);
+                rotate_row(target, cos, sin, rotation.pairing);
+            }
+            let keys: [*const u8; UNPACKED] =
+                std::array::from_fn(|i| unpacked[i * dim..].as_ptr().cast());
+            let logits = Logits {
+                start: buffers.probabilities(head * shape.0, first),
+                stride: buffers.max_entries,
+            };
+            dot_heads(
+                V::LEVEL,
+                CacheType::F32,
+                shape,
+                &keys[..count],
+                queries,
+                logits,
+            );
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn weigh<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
+    let head = q_head / task.shape.group();
+    let ((table, lengths), rows) = (task.table(head), task.rows[head]);
+    // SAFETY: a query head's own rows.
+    unsafe {
+        let row = q_head * buffers.max_entries;
+        let row = buffers.probabilities.part(row..row + table.len());
+        let mass = q_head * buffers.max_rows;
+        let mass = buffers.classes.part(mass..mass + rows);
+        match task.rotation {
+            None => {
+                for ((logit, class), length) in row.iter_mut().zip(table).zip(lengths) {
+                    *logit = mass[*class as usize] * length;
+                }
+            }
+            Some(_) => row.iter_mut().zip(lengths).for_each(|(l, k)| *l *= k),
+        }
+        if let Some(cap) = task.scale.cap {
+            soft_cap_lanes::<V>(row, cap);
+        }
+        let (_, sum) = softmax_row::<V>(row);
+        mass.fill(0.0);
+        for (p, class) in row.iter_mut().zip(table) {
+            *p /= sum;
+            mass[*class as usize] += *p;
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn mix<V: Lanes>(
+    task: &ClassAttention<'_>,
+    (head, share): (usize, usize),
+    buffers: &Buffers<'_>,
+) {
+    let (group, dim) = (task.shape.group(), task.shape.head_dim);
+    let item = head * shares(buffers.max_rows) + share;
+    let mut rows = part_of(share, task.rows[head]);
+    // SAFETY: as in `look_at_classes`; each share has its own sums.
+    unsafe {
+        let sums = buffers
+            .sums
+            .part(item * group * dim..(item + 1) * group * dim);
+        sums.fill(0.0);
+        while !rows.is_empty() {
+            let run = task.values.run(head, rows.clone());
+            let mass = Logits {
+                start: buffers.classes(head * group, rows.start),
+                stride: buffers.max_rows,
+            };
+            add_heads(V::LEVEL, run.kind, (group, dim), run.starts(), mass, sums);
+            rows.start += run.rows;
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+unsafe fn add(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
+    let (group, dim) = (task.shape.group(), task.shape.head_dim);
+    let head = q_head / group;
+    let first = head * shares(buffers.max_rows);
+    // SAFETY: a query head's own output; nobody writes the sums any more.
+    unsafe {
+        let out = buffers.out.part(q_head * dim..(q_head + 1) * dim);
+        out.fill(0.0);
+        for item in first..first + shares(task.rows[head]) {
+            let at = (item * group + q_head % group) * dim;
+            let sums = std::slice::from_raw_parts(buffers.sums.start().add(at), dim);
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+        }
+    }
+}
+
+impl Buffers<'_> {
+    /// Where the logits of a query head begin at `entry`.
+    ///
+    /// # Safety
+    /// There is such an entry.
+    unsafe fn probabilities(&self, q_head: usize, entry: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { (self.probabilities.start()).add(q_head * self.max_entries + entry) }
+    }
+
+    /// Where the products of a query head begin at `class`.
+    ///
+    /// # Safety
+    /// There is such a class.
+    unsafe fn classes(&self, q_head: usize, class: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.classes.start().add(q_head * self.max_rows + class) }
+    }
+}
