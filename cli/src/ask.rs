@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::vault::{VaultFolder, VaultUse, Vaults};
+use kept_engine::vault::{VaultUse, Vaults};
 use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Source};
 use serde::Serialize;
 
@@ -64,7 +64,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         arguments.question.len()
     );
     let sampling = arguments.sampling();
-    let (kind, vault_budget) = (arguments.vault.kind()?, arguments.vault.budget()?);
+    let (folder, trouble) = arguments.vault.open()?;
     let model = model_path(&arguments.engine.model)?;
     let documents = arguments.document.iter().map(PathBuf::as_path);
     let inputs: Vec<&Path> = documents.chain([model.as_path()]).collect();
@@ -74,16 +74,8 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     let engine = arguments.engine.open()?;
     let documents = arguments.document.iter().map(|path| Document::open(path));
     let document = Document::join(documents.collect::<Result<_, _>>()?);
-    // Where vaults have no place, questions are answered without.
-    let folder = kind
-        .map(|_| VaultFolder::standard(vault_budget))
-        .transpose();
-    let (folder, trouble) = match folder {
-        Ok(folder) => (folder, None),
-        Err(error) => (None, Some(format!("the document is not kept: {error}"))),
-    };
-    let vaults = folder.as_ref().zip(kind);
-    let vaults = vaults.map(|(folder, kind)| Vaults { folder, kind });
+    let vaults = folder.as_ref();
+    let vaults = vaults.map(|&(ref folder, kind)| Vaults { folder, kind });
     let mut asking = Asking {
         before: engine.program_bytes() + document.text.len() as u64,
         arguments: &arguments,

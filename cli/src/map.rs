@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use kept_engine::documents::{Document, Page};
+use kept_engine::vault::Vaults;
 use kept_engine::{
     Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
 };
@@ -20,6 +21,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let method = arguments.engine.method_or_auto()?;
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
+    let (folder, trouble) = arguments.vault.open()?;
     let model = model_path(&arguments.engine.model)?;
     let inputs = [arguments.question.document.as_path(), model.as_path()];
     if let Some(path) = &arguments.html {
@@ -40,7 +42,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             max_tokens: 0,
             thinking: false,
             limits,
-            vault: None,
+            vault: (folder.as_ref()).map(|&(ref folder, kind)| Vaults { folder, kind }),
         },
         &mut |event| {
             if let Event::Progress(progress) = event {
@@ -50,7 +52,8 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
         &stop,
     );
     bar.clear();
-    let read = read?;
+    let mut read = read?;
+    read.notes.extend(trouble);
     if let Some(path) = &arguments.html {
         let page = map_page::page(
             &document,
@@ -65,11 +68,11 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             path.display()
         )));
     }
-    if arguments.json {
-        return output::print_json(&MapJson::new(&document, &engine, &read));
-    }
     for note in &read.notes {
         output::say(&output::printable(&format!("note: {note}\n")));
+    }
+    if arguments.json {
+        return output::print_json(&MapJson::new(&document, &engine, &read));
     }
     let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
     print(&document, &read, colored)

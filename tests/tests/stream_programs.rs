@@ -112,10 +112,6 @@ fn a_limit_of_memory_finds_the_end_of_a_document_again() {
                 close || i > 0 && peak <= expected,
                 "{i}: {expected} expected, {peak} taken"
             );
-            assert!(
-                peak <= expected && (i > 0 || 10 * off < peak),
-                "{i}: {expected} expected, {peak} taken"
-            );
         }
     }
     assert_ne!(

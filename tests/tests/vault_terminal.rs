@@ -124,6 +124,38 @@ fn methods_that_do_not_look_at_the_question_say_so() {
     }
 }
 
+/// A map is a question like others: it leaves the document for the next one, and is the same when it comes from the vault.
+#[test]
+fn a_map_reads_a_document_that_was_read_no_second_time() {
+    let (_place, vaults) = folder();
+    let map = |extra: &[&str]| {
+        let mut words: Vec<OsString> = vec!["map".into(), "--json".into()];
+        words.extend(["--document".into(), sample().into_os_string()]);
+        words.extend(["--question", QUESTION, "--budget", "300"].map(OsString::from));
+        words.extend(extra.iter().map(Into::into));
+        kept_in(&vaults, words)
+    };
+    map(&["--vault", "off"]).succeeded();
+    assert!(files_of(&vaults).is_empty());
+    let first = map(&["--vault", "f16"]).json();
+    let [file] = &files_of(&vaults)[..] else {
+        panic!("one vault")
+    };
+    assert_eq!(
+        ask(&vaults, QUESTION, &["--vault", "f16"])["vault"]["used"],
+        true
+    );
+    assert_eq!(map(&["--vault", "f16"]).json(), first);
+    // What is not the document's has not been read: without the file's first rows there is nothing to be had.
+    let mut bytes = std::fs::read(file).expect("a vault");
+    bytes[0] ^= 1;
+    std::fs::write(file, bytes).expect("it is written");
+    let damaged = map(&["--vault", "f16"]);
+    let says = "the document was read again";
+    assert!(damaged.stderr.contains(says), "{}", damaged.stderr);
+    assert_eq!(damaged.json(), first);
+}
+
 #[test]
 fn several_questions_in_one_command_are_answered_in_order() {
     let (_place, vaults) = folder();

@@ -142,6 +142,8 @@ pub struct MapArguments {
     pub engine: EngineArguments,
     #[command(flatten)]
     pub limits: LimitArguments,
+    #[command(flatten)]
+    pub vault: VaultArguments,
     /// Also write a page with the painted document that any browser opens.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
+use kept_engine::vault::VaultFolder;
 
 /// Whether a document is read once and asked many times.
 #[derive(Debug, Args)]
@@ -19,7 +20,7 @@ pub struct VaultArguments {
 
 impl VaultArguments {
     /// How rows are stored; `None` is off.
-    pub fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
+    fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
         match (self.vault.as_str(), PackedRows::named(&self.vault)) {
             ("off", _) => Ok(None),
             (_, Some(kind)) => Ok(Some(kind)),
@@ -29,8 +30,21 @@ impl VaultArguments {
         }
     }
 
+    /// The folder of vaults and how rows are stored there, where documents are kept; and why they are not, where vaults have no place:
+    /// questions are then answered without.
+    pub fn open(&self) -> anyhow::Result<(Option<(VaultFolder, PackedRows)>, Option<String>)> {
+        let (kind, budget) = (self.kind()?, self.budget()?);
+        let Some(kind) = kind else {
+            return Ok((None, None));
+        };
+        Ok(match VaultFolder::standard(budget) {
+            Ok(folder) => (Some((folder, kind)), None),
+            Err(error) => (None, Some(format!("the document is not kept: {error}"))),
+        })
+    }
+
     /// Bytes that all vaults may take, where that was said.
-    pub fn budget(&self) -> anyhow::Result<Option<u64>> {
+    fn budget(&self) -> anyhow::Result<Option<u64>> {
         let Some(text) = &self.vault_budget else {
             return Ok(None);
         };
