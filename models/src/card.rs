@@ -124,13 +124,14 @@ impl CardModel {
         let layers = model.layers.iter().zip(homes);
         let layers = layers.map(|(layer, home)| CardLayer::new(layer, &device, home));
         let layers = layers.collect::<Result<Vec<_>, DeviceError>>()?;
+        let [output] = Weights::of(&device, Home::Device, [&model.output])?;
         Ok(Self {
             slot: (layers.iter().map(CardLayer::slot_bytes))
                 .max()
                 .unwrap_or(0),
             layers,
             output_norm: device.copy_of(&model.output_norm)?,
-            output: Weights::of(&device, Home::Device, &model.output)?,
+            output,
             config,
             device,
             free_before,

@@ -10,9 +10,6 @@ use kept_cuda::{Buffer, Device, DeviceError, FEW, Home, Weights};
 
 use crate::model::{Layer, Model};
 
-/// Matrices begin at multiples of this, as allocations do.
-const ALIGNED: usize = 256;
-
 /// What a question takes of a card with `memory` bytes beside the weights, before anything is known of it: the kernels' code, the scratch of
 /// a chunk, and the rows of a document of ordinary length.
 pub fn beside_weights(memory: u64) -> u64 {
@@ -24,9 +21,7 @@ pub(crate) fn homes(model: &Model, device: &Device) -> Result<Vec<Home>, DeviceE
     let bytes = |layer: &Layer| {
         let matrices = layer.matrices().into_iter();
         let bytes = matrices.map(|matrix| Weights::bytes_of(device, matrix));
-        bytes
-            .map(|bytes| bytes.next_multiple_of(ALIGNED as u64))
-            .sum::<u64>()
+        bytes.sum::<u64>()
     };
     let layers: Vec<u64> = model.layers.iter().map(bytes).collect();
     let output = Weights::bytes_of(device, &model.output);
@@ -84,7 +79,7 @@ impl Matrices {
         let mut at = 0;
         let mut copy = |weights: &Weights| {
             let copied = weights.copied_to(room, at)?;
-            at += (weights.host_bytes() as usize).next_multiple_of(ALIGNED);
+            at += weights.host_bytes() as usize;
             Ok::<_, DeviceError>(copied)
         };
         Ok(Self {
@@ -119,7 +114,7 @@ impl CardLayer {
     pub(crate) fn new(layer: &Layer, device: &Device, home: Home) -> Result<Self, DeviceError> {
         let vector = |v: &Vec<f32>| device.copy_of(v);
         let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
-        let matrix = |matrix| Weights::of(device, home, matrix);
+        let [q, k, v, o, gate, up, down] = Weights::of(device, home, layer.matrices())?;
         Ok(Self {
             attention_norm: vector(&layer.attention_norm)?,
             q_bias: optional(&layer.q_bias)?,
@@ -132,13 +127,13 @@ impl CardLayer {
             ffn_norm: vector(&layer.ffn_norm)?,
             post_ffn_norm: optional(&layer.post_ffn_norm)?,
             matrices: Matrices {
-                q: matrix(&layer.q)?,
-                k: matrix(&layer.k)?,
-                v: matrix(&layer.v)?,
-                o: matrix(&layer.o)?,
-                gate: matrix(&layer.gate)?,
-                up: matrix(&layer.up)?,
-                down: matrix(&layer.down)?,
+                q,
+                k,
+                v,
+                o,
+                gate,
+                up,
+                down,
             },
         })
     }
@@ -164,9 +159,7 @@ impl CardLayer {
 
     /// Bytes that a copy of its matrices takes, where one is needed.
     pub(crate) fn slot_bytes(&self) -> usize {
-        let matrices = self.matrices.all();
-        let bytes = matrices.map(|m| (m.host_bytes() as usize).next_multiple_of(ALIGNED));
-        bytes.iter().sum()
+        self.matrices.host_bytes() as usize
     }
 }
 

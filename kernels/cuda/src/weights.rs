@@ -6,6 +6,9 @@ use kept_kernels::mapped::MappedMatrix;
 use crate::driver::{Address, Geometry, Inputs, Product};
 use crate::{Buffer, Device, DeviceError, Home};
 
+/// Matrices begin at multiples of this, as allocations do.
+const ALIGNED: usize = 256;
+
 /// A matrix of weights, `[rows, cols]`, in blocks as they stand in a GGUF file.
 pub struct Weights {
     data: Buffer<u8>,
@@ -28,12 +31,20 @@ impl Weights {
         (rows, cols): (usize, usize),
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
-        Self::at(device, Home::Device, (kind, rows, cols), blocks)
+        let shape = (kind, rows, cols);
+        let room = device.room(Self::room_for(device, shape))?;
+        Self::placed(device, (&room, 0), shape, blocks)
     }
 
-    fn at(
+    /// Bytes that a matrix takes, with what must be there behind it and up to where the next one begins.
+    fn room_for(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
+        let bytes = rows * cols / kind.block_size() * kind.type_size();
+        (bytes + behind(device, (kind, rows, cols))).next_multiple_of(ALIGNED)
+    }
+
+    fn placed(
         device: &Device,
-        home: Home,
+        (room, at): (&Buffer<u8>, usize),
         (kind, rows, cols): (GgmlDType, usize, usize),
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
@@ -44,10 +55,10 @@ impl Weights {
         }
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
-        let behind = behind(device, (kind, rows, cols));
-        let mut data = device.room_at(home, bytes + behind)?;
+        let taken = Self::room_for(device, (kind, rows, cols));
+        let mut data = room.share(at..at + taken);
         data.write(0, blocks)?;
-        data.write(bytes, &vec![0; behind])?;
+        data.write(bytes, &vec![0; taken - bytes])?;
         Ok(Self {
             data,
             kind,
@@ -56,19 +67,31 @@ impl Weights {
         })
     }
 
-    /// Copies a matrix that lies in a mapped file to the device, or to memory of the host's that it reaches.
+    /// Copies matrices that lie in a mapped file to the device, or to memory of the host's that it reaches: one behind the other in one piece of
+    /// memory, because a driver gives memory in pieces of megabytes, and what is left of each is lost.
     ///
     /// # Errors
     /// As [`Weights::new`].
-    pub fn of(device: &Device, home: Home, matrix: &MappedMatrix) -> Result<Self, DeviceError> {
-        let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-        Self::at(device, home, shape, matrix.bytes())
+    pub fn of<const N: usize>(
+        device: &Device,
+        home: Home,
+        matrices: [&MappedMatrix; N],
+    ) -> Result<[Self; N], DeviceError> {
+        let bytes = matrices.map(|matrix| Self::bytes_of(device, matrix));
+        let room = device.room_at(home, bytes.iter().sum::<u64>() as usize)?;
+        let (mut at, mut all) = (0, Vec::with_capacity(N));
+        for (matrix, bytes) in matrices.into_iter().zip(bytes) {
+            let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
+            all.push(Self::placed(device, (&room, at), shape, matrix.bytes())?);
+            at += bytes as usize;
+        }
+        Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many")))
     }
 
-    /// Bytes that [`Weights::of`] takes, wherever.
+    /// Bytes that a matrix takes in [`Weights::of`], wherever.
     pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
         let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-        (matrix.bytes().len() + behind(device, shape)) as u64
+        Self::room_for(device, shape) as u64
     }
 
     /// The same matrix, copied to `room` from byte `at` on.
