@@ -51,7 +51,8 @@ pub(crate) enum Widened {
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
-    /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned.
+    /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned. Their places alone, where the rows lie on a
+    /// graphics card.
     pub(crate) keys: RowStore,
     pub(crate) values: RowStore,
     /// `[kv_heads]`: filled slots, a hole included.
@@ -98,12 +99,37 @@ impl CompactLayer {
     /// each) the last ones, with room for `room` more tokens as far as the window has any. Its rows are replaced all the time: where the
     /// cache's type is a quantised one they are f16. `gathered` as in [`Gather::layer`].
     pub(crate) fn ring(
-        (keys, values): (&RowStore, &RowStore),
+        rows: (&RowStore, &RowStore),
         tokens: usize,
         window: usize,
         room: usize,
         cache: CacheType,
         gathered: &mut Vec<f32>,
+    ) -> Self {
+        Self::ring_of(rows, tokens, (window, room), cache, |gather| {
+            gather.layer(gathered)
+        })
+    }
+
+    /// The same without its rows, as [`Gather::books`] has it.
+    pub(crate) fn ring_books(
+        rows: (&RowStore, &RowStore),
+        tokens: usize,
+        (window, room): (usize, usize),
+        cache: CacheType,
+        slots: &mut Vec<Vec<u32>>,
+    ) -> Self {
+        Self::ring_of(rows, tokens, (window, room), cache, |gather| {
+            gather.books(slots)
+        })
+    }
+
+    fn ring_of(
+        (keys, values): (&RowStore, &RowStore),
+        tokens: usize,
+        (window, room): (usize, usize),
+        cache: CacheType,
+        layer: impl FnOnce(&Gather<'_>) -> Self,
     ) -> Self {
         let first = tokens.saturating_sub(window) as u32;
         let last: Vec<Pos> = (first..tokens as u32).map(Pos).collect();
@@ -124,9 +150,10 @@ impl CompactLayer {
             unrotate: None,
             spreads: &[],
         };
-        let mut layer = gather.layer(gathered);
-        layer.window = Some(window);
-        layer
+        Self {
+            window: Some(window),
+            ..layer(&gather)
+        }
     }
 
     /// Positions that a token of this layer attends to, its own included; `None` where these are all that are kept.
@@ -359,10 +386,16 @@ impl CompactLayer {
         heads.sum::<usize>() as u64
     }
 
-    /// Bytes allocated: rows with their room for the answer, positions and ranks.
+    /// Bytes allocated: rows with their room for the answer, wherever they lie, positions and ranks.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         (self.keys.bytes() + self.values.bytes()) as u64
+            + self.bytes_elsewhere()
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
+    }
+
+    /// Of these the rows', where they lie on a graphics card alone.
+    pub(crate) fn bytes_elsewhere(&self) -> u64 {
+        (self.keys.bytes_elsewhere() + self.values.bytes_elsewhere()) as u64
     }
 }
 

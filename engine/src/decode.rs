@@ -15,7 +15,7 @@ use alone::CardAlone;
 use buffers::Buffers;
 pub(crate) use buffers::scratch_bytes;
 use card::CardDecoding;
-pub(crate) use rooms::{CardRooms, CutRoom};
+pub(crate) use rooms::{CardRooms, CutRoom, room_of};
 pub use votes::Votes;
 
 use crate::compact::{Changed, CompactCache, CompactLayer};
@@ -104,13 +104,17 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The cache as it is now. Of an answer that a graphics card writes by itself the books are there, the rows of its own tokens are not.
+    /// The cache as it is now. Of an answer that a graphics card writes by itself the books are there, the rows of its own tokens are not;
+    /// nor are the others, where the card has kept them itself.
     pub fn cache(&self) -> &CompactCache {
         &self.cache
     }
 
-    /// Gives the cache back as it is now, as [`Decoder::cache`] says.
-    pub fn into_cache(self) -> CompactCache {
+    /// Gives the cache back as it is now, as [`Decoder::cache`] says. Rows that lie on a graphics card alone come with it.
+    pub fn into_cache(mut self) -> CompactCache {
+        if let (Some(OnCard::Alone(card)), true) = (self.card, self.cache.bytes_on_card() > 0) {
+            self.cache.on_card = Some(card.into_rows());
+        }
         self.cache
     }
 
@@ -197,13 +201,17 @@ impl<'a> Decoder<'a> {
         self.try_step(token, votes).expect("only a card can fail")
     }
 
-    /// Copies the cache to the card that has the model's weights, once.
+    /// Copies the cache to the card that has the model's weights, or takes over what lies there, once.
     fn begin_on_card(&mut self) -> Result<(), EngineError> {
         if let (Some(card), None) = (self.model.card(), &self.card) {
             let merges = self.cache.max_entries() > 0;
             let looks = merges || self.evicts();
-            let (cache, model, rope) = (&self.cache, self.model, self.rope);
+            let (cache, model, rope) = (&mut self.cache, self.model, self.rope);
             let rooms = CardRooms::of(cache, looks)?;
+            assert!(
+                rooms.alone() || cache.bytes_on_card() == 0,
+                "a method that changes rows was given a cache of one that does not"
+            );
             self.card = Some(match rooms.alone() {
                 true => OnCard::Alone(Box::new(CardAlone::new(
                     card.device(),

@@ -74,6 +74,7 @@ pub fn drawn_cache(
         turned_from: Pos(0),
         widest: sizes.max_capacity,
         kind: sizes.cache,
+        on_card: None,
     };
     Ok((cache, sizes.rows))
 }

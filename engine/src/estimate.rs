@@ -5,7 +5,7 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::{CHUNK, card_bytes, place_residual};
+use crate::prefill::{CHUNK, card_bytes, place_on_card};
 use crate::sizes::{Sizes, kept_bytes};
 use crate::within::Prompted;
 use crate::{
@@ -102,7 +102,7 @@ impl Engine {
             kv_bytes,
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
-            scratch: ledger.peak() - ledger.weights - kv_bytes,
+            scratch: ledger.peak() + ledger.kept_on_card - ledger.weights - kv_bytes,
             note: (!notes.is_empty()).then(|| notes.join("; ")),
             cache: self.cache_type().name().to_owned(),
             chosen: None,
@@ -181,7 +181,7 @@ impl Engine {
     ) -> Result<u64, EngineError> {
         let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
         let mut sizes = sizes.with_vault(vault);
-        place_residual(self.model(), &mut sizes, memory)?;
+        place_on_card(self.model(), &mut sizes, memory)?;
         Ok(self.ledger_of(&sizes, room)?.card)
     }
 
@@ -197,7 +197,7 @@ impl Engine {
         let room = self.room(prompt.tokens, room);
         let mut sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?
             .with_cache(self.cache_type(), &*policy)?;
-        place_residual(self.model(), &mut sizes, None)?;
+        place_on_card(self.model(), &mut sizes, None)?;
         let notes = sizes.notes(&*policy);
         Ok((sizes, rows, notes))
     }

@@ -28,6 +28,8 @@ pub struct MemoryLedger {
     pub rope: u64,
     /// Kept rows with room for the answer, positions and ranks.
     pub kept_rows: u64,
+    /// Kept rows with room for the answer that are on a graphics card and nowhere else: a part of `card`.
+    pub kept_on_card: u64,
     /// What the method keeps beside rows: scores, marks and counters of its own, and the look-up tables of a merging one.
     pub tables: u64,
     /// Buffers of the decode loop.
@@ -38,6 +40,11 @@ pub struct MemoryLedger {
 }
 
 impl MemoryLedger {
+    /// Kept rows and tables, wherever they are.
+    pub fn kept(&self) -> u64 {
+        self.kept_rows + self.kept_on_card + self.tables
+    }
+
     /// Everything beside weights, kept rows and tables while reading.
     pub fn reading(&self) -> u64 {
         self.rope + self.layer_tiles + self.layer_kv + self.residual + self.activations + self.vault

@@ -115,6 +115,12 @@ pub(crate) struct Sizes {
     on_card: bool,
     /// Whether the residual stream lies on the host, because that card has no room for it.
     pub(crate) residual_on_host: bool,
+    /// Bytes on that card for a layer of the vault that is brought while another is looked at; 0 where none is.
+    pub(crate) ahead: usize,
+    /// Whether kept rows stay on that card, where the answer is written, and the host has their books alone.
+    pub(crate) rows_on_card: bool,
+    /// Whether they may: kept rows are copies, and this method's alone.
+    may_stay: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -168,6 +174,9 @@ impl Sizes {
             cache: CacheType::F32,
             on_card: model.card().is_some(),
             residual_on_host: false,
+            ahead: 0,
+            rows_on_card: false,
+            may_stay: model.card().is_some() && !policy.spreads_values(),
             replaced: Vec::new(),
             settled: false,
             rows,
@@ -205,6 +214,24 @@ impl Sizes {
     pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
         self.vault_rows = kind;
         self
+    }
+
+    /// Layers of the vault, of `bytes` bytes, may be brought while others are looked at: in the place of the residual stream of tokens that
+    /// are known, where that is larger.
+    pub(crate) fn may_bring_ahead(&mut self, bytes: usize) {
+        let saved = self.known * self.width * size_of::<f32>();
+        self.ahead = if bytes <= saved { bytes } else { 0 };
+    }
+
+    /// The same of one of several methods that cut a reading: what they keep is on the host until each answers.
+    pub(crate) fn shared(mut self) -> Self {
+        self.may_stay = false;
+        self
+    }
+
+    /// Whether kept rows may stay on the card that reads: nothing but the answer that it writes by itself will ask for them.
+    pub(crate) fn may_stay(&self) -> bool {
+        self.may_stay && self.card_rooms().alone()
     }
 
     /// How the rows of a vault are stored that is used or made.

@@ -161,7 +161,7 @@ impl Engine {
         let fits = |(method, budget): &&(Method, Budget)| {
             // A method that refuses holds nothing.
             let ledger = self.expected_ledger(prompt, method, Some(*budget), room);
-            held += ledger.map_or(0, |ledger| ledger.kept_rows + ledger.tables);
+            held += ledger.map_or(0, |ledger| ledger.kept());
             held <= full
         };
         runs.iter().take_while(fits).count().max(1)

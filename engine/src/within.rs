@@ -13,7 +13,7 @@ use kept_kernels::{CacheType, PackedRows};
 use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
 use crate::auto;
-use crate::prefill::{CHUNK, carrying_bytes, place_residual};
+use crate::prefill::{CHUNK, carrying_bytes, place_on_card};
 use crate::shape::shape_of;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
@@ -64,7 +64,7 @@ impl Engine {
         bytes: u64,
         most: usize,
     ) -> Result<usize, EngineError> {
-        let held = |ledger: MemoryLedger| ledger.kept_rows + ledger.tables + ledger.decode;
+        let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
         let found = self.most_rows(policy, prompt, (bytes, CHUNK), most, &held)?;
         found.map(|fitted| fitted.rows).map_err(|needed| {
             let windows = self.window_bytes(prompt.shape.tokens);
@@ -403,7 +403,7 @@ impl Engine {
         let mut sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
             .with_cache(self.cache_type(), policy)?
             .with_vault(prompt.vault);
-        place_residual(model, &mut sizes, prompt.memory)?;
+        place_on_card(model, &mut sizes, prompt.memory)?;
         Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
     }
 

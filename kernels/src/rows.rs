@@ -13,10 +13,12 @@
 //! A packed store ([`RowStore::stored`]) holds bytes instead: of each head the first `narrow` places as its [`CacheType`], the others as
 //! f16 where that type is a quantised one. Its rows are read and written one by one, and each is rounded by itself. Where rows are
 //! replaced (`replaced`), a row need not lie in the place of its number: so a row that is to be narrow from now on gives its wide place
-//! to another ([`RowStore::trade`]), and no row ever changes its number.
+//! to another ([`RowStore::trade`]), and no row ever changes its number. And a store may know the places alone, of rows whose numbers lie
+//! elsewhere ([`RowStore::placed`]).
 
 mod alike;
 mod changing;
+mod placed;
 
 use std::ops::Range;
 
@@ -61,7 +63,10 @@ impl Run {
 #[derive(Clone, Debug)]
 struct Packed {
     kind: CacheType,
+    /// Nothing where they lie elsewhere.
     bytes: Vec<u8>,
+    /// Bytes of all rows, wherever they lie.
+    row_bytes: usize,
     /// `[kv_heads]`: places of each head that are stored as `kind`; those behind them as [`CacheType::wide`].
     narrow: Vec<usize>,
     /// `[kv_heads]`: first byte of each head.
@@ -130,64 +135,6 @@ impl Packed {
 }
 
 impl RowStore {
-    /// Rows stored as `kind`, all zero: `capacities[h]` of them for kv head `h`. Of a quantised type the first `narrow[h]` are stored so
-    /// and the others as f16; other types take no notice of it. With `replaced`, rows of a quantised type may trade places.
-    ///
-    /// # Panics
-    /// When `narrow` is more than a head holds.
-    pub fn stored(
-        kind: CacheType,
-        head_dim: usize,
-        capacities: &[usize],
-        narrow: &[usize],
-        replaced: bool,
-    ) -> Self {
-        if kind == CacheType::F32 {
-            return Self::new(head_dim, capacities);
-        }
-        let mut store = Self {
-            data: Vec::new(),
-            ..Self::new(head_dim, &vec![0; capacities.len()])
-        };
-        store.first_rows = first_rows(capacities);
-        assert_eq!(narrow.len(), capacities.len(), "narrow is [kv_heads]");
-        let narrow: Vec<usize> = match kind.is_quantised() {
-            true => narrow.to_vec(),
-            false => vec![0; capacities.len()],
-        };
-        let mut starts = Vec::with_capacity(narrow.len());
-        let mut bytes = 0;
-        for (&narrow, &capacity) in narrow.iter().zip(capacities) {
-            assert!(narrow <= capacity, "{narrow} rows of {capacity}");
-            starts.push(bytes);
-            bytes += narrow * kind.row_bytes(head_dim)
-                + (capacity - narrow) * kind.wide().row_bytes(head_dim);
-        }
-        let (mut places, mut in_wide, mut first_wide) = (Vec::new(), Vec::new(), Vec::new());
-        if replaced && kind.is_quantised() {
-            for (&narrow, &capacity) in narrow.iter().zip(capacities) {
-                first_wide.push(in_wide.len());
-                places.extend(0..capacity as u32);
-                in_wide.extend(narrow as u32..capacity as u32);
-            }
-            first_wide.push(in_wide.len());
-            places.shrink_to_fit();
-            in_wide.shrink_to_fit();
-        }
-        store.packed = Some(Packed {
-            kind,
-            bytes: vec![0; bytes],
-            narrow,
-            starts,
-            places,
-            in_wide,
-            first_wide,
-            turned: vec![0.0; head_dim],
-            other: vec![0.0; head_dim],
-        });
-        store
-    }
-
     /// How rows are stored: the narrower of two ways, where there are two.
     pub fn cache_type(&self) -> CacheType {
         self.packed.as_ref().map_or(CacheType::F32, |p| p.kind)
@@ -375,7 +322,7 @@ impl RowStore {
         );
     }
 
-    /// Bytes of the rows, used or not, and of their places where they trade them.
+    /// Bytes held here: the rows, used or not, and their places where they trade them.
     pub fn bytes(&self) -> usize {
         let packed = self.packed.as_ref().map_or(0, |packed| {
             let places = packed.places.len() + packed.in_wide.len();

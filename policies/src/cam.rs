@@ -279,6 +279,10 @@ impl Policy for Cam {
         spreads
     }
 
+    fn spreads_values(&self) -> bool {
+        true
+    }
+
     fn decode_rows(&self, layer: usize) -> Option<usize> {
         self.base.decode_rows(layer)
     }

@@ -410,6 +410,11 @@ pub trait Policy: Send {
         Vec::new()
     }
 
+    /// Whether [`Policy::spreads`] may ever name any: kept rows are then more than copies.
+    fn spreads_values(&self) -> bool {
+        false
+    }
+
     /// After [`Policy::step`]: what the slots it gave up leave to others. Must not allocate.
     fn spills(&self) -> &[Spill] {
         &[]

@@ -119,24 +119,43 @@ fn a_question_that_a_full_card_has_no_room_for_is_refused_with_what_is_missing()
     }
 }
 
-/// Takes what is left of a card once the prompt is made, or once it is read.
+/// When a card's memory is taken by somebody else.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum When {
+    /// The prompt is made.
+    Made,
+    /// Its first layer is cut.
+    Cut,
+    /// It is read.
+    Read,
+}
+
+/// Takes what is left of a card then.
 struct Greedy<'a> {
     card: &'a Device,
-    reads: bool,
+    when: When,
     held: Vec<Buffer<u8>>,
+}
+
+impl Greedy<'_> {
+    fn heard(&mut self, when: When) {
+        if when == self.when && self.held.is_empty() {
+            self.held = ballast(self.card);
+        }
+    }
 }
 
 impl Watch for Greedy<'_> {
     fn prompt(&mut self, _prompt: &Prompt) {
-        if !self.reads {
-            self.held = ballast(self.card);
-        }
+        self.heard(When::Made);
+    }
+
+    fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {
+        self.heard(When::Cut);
     }
 
     fn read(&mut self, _read: &Reading) {
-        if self.reads {
-            self.held = ballast(self.card);
-        }
+        self.heard(When::Read);
     }
 }
 
@@ -145,11 +164,18 @@ impl Watch for Greedy<'_> {
 fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_again() {
     let (file, card) = (model(), card_of(LITTLE));
     let engine = on(&file, &card);
-    for (method, reads) in [("snapkv", false), ("snapkv", true), ("h2o", true)] {
+    for (method, when) in [
+        ("snapkv", When::Made),
+        // The rows of the next layer have no room.
+        ("snapkv", When::Cut),
+        ("snapkv", When::Read),
+        ("h2o", When::Read),
+    ] {
         let expected = answered(&engine, method);
+        let free = card.free_memory().expect("it answers");
         let mut greedy = Greedy {
             card: &card,
-            reads,
+            when,
             held: Vec::new(),
         };
         let failed = asked(&engine, method, 12, (&mut greedy, &Stop::new()));
@@ -161,10 +187,14 @@ fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_
                 &failed,
                 EngineError::Card(DeviceError::OutOfMemory { needed, .. }) if *needed > 0
             ) && failed.loses_card(),
-            "{method}: {failed}"
+            "{method} {when:?}: {failed}"
         );
         drop(greedy);
-        assert_eq!(answered(&engine, method), expected, "{method}");
+        if is_emulated(&card) {
+            let left = card.free_memory().expect("it answers");
+            assert_eq!(left, free, "{method} {when:?}: something is still taken");
+        }
+        assert_eq!(answered(&engine, method), expected, "{method} {when:?}");
     }
 }
 
@@ -196,6 +226,7 @@ fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
     let engine = on(&file, &card);
     for method in ["snapkv", "h2o"] {
         let expected = answered(&engine, method);
+        let free = card.free_memory().expect("it answers");
         for after in [None, Some(0), Some(1)] {
             let stop = Stop::new();
             let mut watch = Impatient {
@@ -212,6 +243,10 @@ fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
                 }
                 (_, Ok(answer)) => panic!("{method} {after:?}: {}", answer.text),
                 (_, Err(error)) => panic!("{method} {after:?}: {error}"),
+            }
+            if is_emulated(&card) {
+                let left = card.free_memory().expect("it answers");
+                assert_eq!(left, free, "{method} {after:?}: something is still taken");
             }
             assert_eq!(answered(&engine, method), expected, "{method} {after:?}");
         }

@@ -195,9 +195,9 @@ fn what_has_no_room_is_said_and_a_limit_is_kept() {
     assert_eq!(found.ledger.weights, expected.ledger.weights + away);
 }
 
-/// A later question has the document's rows go there packed, as the vault has them, and of each layer those come back that are kept.
+/// A later question has the document's rows go there packed, as the vault has them, and none come back: those that are kept stay.
 #[test]
-fn a_later_question_carries_packed_rows_there_and_kept_ones_back() {
+fn a_later_question_carries_packed_rows_there_and_none_back() {
     let (file, place) = (tiny(&quick("llama", 2)), Place::default());
     let (card, meter) = emulated::metered(86, ROOMY);
     let engine = Engine::open(&file.path).expect("a model");
@@ -223,6 +223,11 @@ fn a_later_question_carries_packed_rows_there_and_kept_ones_back() {
     assert!(
         brought < halves / 4 && sent < halves * 34 / 64 + 280_000,
         "{sent} bytes went there and {brought} came back, of rows of {halves}"
+    );
+    assert!(
+        brought < answer.kv_bytes,
+        "{brought} bytes came back, kept rows have {}",
+        answer.kv_bytes
     );
 }
 

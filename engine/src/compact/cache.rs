@@ -1,5 +1,6 @@
 //! The kept rows of all layers together.
 
+use kept_cuda::CardCache;
 use kept_kernels::CacheType;
 use kept_policies::Pos;
 
@@ -18,6 +19,9 @@ pub struct CompactCache {
     pub(crate) widest: usize,
     /// How rows are stored.
     pub(crate) kind: CacheType,
+    /// The rows, where they lie on a graphics card and nowhere else: the layers then have their places alone. Whoever answers there takes
+    /// it over.
+    pub(crate) on_card: Option<CardCache>,
 }
 
 impl CompactCache {
@@ -26,9 +30,14 @@ impl CompactCache {
         self.layers.iter().map(CompactLayer::live_bytes).sum()
     }
 
-    /// Bytes allocated for rows, positions and ranks, room for the answer included.
+    /// Bytes allocated for rows, wherever they lie, positions and ranks, room for the answer included.
     pub fn allocated_bytes(&self) -> u64 {
         self.layers.iter().map(CompactLayer::allocated_bytes).sum()
+    }
+
+    /// Of these the rows', where they lie on a graphics card alone; else 0.
+    pub fn bytes_on_card(&self) -> u64 {
+        self.layers.iter().map(CompactLayer::bytes_elsewhere).sum()
     }
 
     /// Bytes of look-up tables, and of what the method keeps beside them.

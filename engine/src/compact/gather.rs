@@ -87,6 +87,30 @@ enum Side {
 impl Gather<'_> {
     /// The layer. `gathered` is for rows of one head before they are rounded; where none are, it stays as it is.
     pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
+        self.made(RowStore::stored, |layer, head, kept, order| {
+            self.fill(Side::Keys, head, kept, order, &mut layer.keys, gathered);
+            self.fill(Side::Values, head, kept, order, &mut layer.values, gathered);
+        })
+    }
+
+    /// The layer without its rows, which lie elsewhere and are copies: `slots[h][i]` becomes the row that slot i of head h is to have there.
+    pub(crate) fn books(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
+        debug_assert!(
+            self.unrotate.is_none() && self.spreads.is_empty(),
+            "rows that are more than copies"
+        );
+        slots.clear();
+        self.made(RowStore::placed, |_, _, kept, order| {
+            slots.push(order.iter().map(|&rank| kept[rank]).collect());
+        })
+    }
+
+    /// The layer in stores that `store` makes; `fill` is told which rows each head keeps, and the rank of the one in each slot.
+    fn made(
+        &self,
+        store: fn(CacheType, usize, &[usize], &[usize], bool) -> RowStore,
+        mut fill: impl FnMut(&mut CompactLayer, usize, &[u32], &[usize]),
+    ) -> CompactLayer {
         let kv_heads = self.keys.kv_heads();
         let slots = self.capacities.iter().sum();
         let all: Vec<u32> = match self.retention {
@@ -108,7 +132,7 @@ impl Gather<'_> {
         };
         let Stored { kind, replaced, .. } = self.stored;
         let dim = self.keys.head_dim();
-        let store = || RowStore::stored(kind, dim, self.capacities, &narrow, replaced);
+        let store = || store(kind, dim, self.capacities, &narrow, replaced);
         let mut layer = CompactLayer {
             keys: store(),
             values: store(),
@@ -142,15 +166,7 @@ impl Gather<'_> {
                 layer.values.arrange(head, &order);
                 order = (0..kept.len()).collect();
             }
-            self.fill(Side::Keys, head, &kept, &order, &mut layer.keys, gathered);
-            self.fill(
-                Side::Values,
-                head,
-                &kept,
-                &order,
-                &mut layer.values,
-                gathered,
-            );
+            fill(&mut layer, head, &kept, &order);
             layer.rows[head] = kept.len();
             let first = layer.keys.first_row(head);
             for (slot, &rank) in order.iter().enumerate() {

@@ -259,3 +259,68 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         .count();
     assert!(narrow > 0, "rows were replaced until old ones are narrow");
 }
+
+/// A layer without its rows knows everything that one with them does, and which row each slot is to have.
+#[test]
+fn books_without_rows_are_those_of_the_rows() {
+    const TOKENS: usize = 150;
+    const DIM: usize = 32;
+    let mut rows = RowStore::uniform(2, TOKENS, DIM);
+    for (head, position) in (0..2).flat_map(|head| (0..TOKENS).map(move |p| (head, p))) {
+        rows.row_mut(head, position)
+            .fill((TOKENS * head + position) as f32);
+    }
+    let some =
+        |step: u32| -> Vec<Pos> { (0..TOKENS as u32 / step).map(|i| Pos(i * step)).collect() };
+    for kind in [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0] {
+        let stored = Stored {
+            kind,
+            ..Stored::F32
+        };
+        for retention in [
+            Retention::Everything,
+            Retention::Keep(vec![some(1), some(2)]),
+        ] {
+            let gather = Gather {
+                keys: &rows,
+                values: &rows,
+                tokens: TOKENS,
+                retention: &retention,
+                capacities: &[TOKENS + 3, TOKENS + 3],
+                positions: Positions::Original,
+                stored,
+                places: None,
+                unrotate: None,
+                spreads: &[],
+            };
+            let whole = gather.layer(&mut Vec::new());
+            let mut slots = Vec::new();
+            let books = gather.books(&mut slots);
+            assert_eq!(books.positions, whole.positions, "{kind}");
+            assert_eq!(books.rows, whole.rows, "{kind}");
+            assert_eq!(books.live_bytes(), whole.live_bytes(), "{kind}");
+            assert_eq!(books.allocated_bytes(), whole.allocated_bytes(), "{kind}");
+            assert_eq!(whole.bytes_elsewhere(), 0, "{kind}");
+            let rows_and_positions = books.bytes_elsewhere() + 4 * books.positions.len() as u64;
+            assert_eq!(rows_and_positions, books.allocated_bytes(), "{kind}");
+            let mut row = [0.0; DIM];
+            for (head, slots) in slots.iter().enumerate() {
+                assert_eq!(slots.len(), whole.rows[head], "{kind}");
+                for (slot, &from) in slots.iter().enumerate() {
+                    assert_eq!(whole.positions_of(head)[slot], Pos(from), "{kind}");
+                    assert_eq!(
+                        books.keys.place(head, slot),
+                        whole.keys.place(head, slot),
+                        "{kind}"
+                    );
+                    whole.keys.read(head, slot, &mut row);
+                    let expected = (TOKENS * head) as f32 + from as f32;
+                    assert!(
+                        (row[0] - expected).abs() < 0.05 * expected.max(1.0),
+                        "{kind}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -98,32 +98,54 @@ pub(super) struct CardAlone {
     bytes: u64,
 }
 
+/// What became of something that met an error before.
+fn failed(device: &Device, what: &str) -> DeviceError {
+    DeviceError::Failed {
+        device: device.facts().name.clone(),
+        what: what.to_owned(),
+        reason: "an earlier one failed".to_owned(),
+    }
+}
+
 impl CardAlone {
-    /// Copies `cache` to the card that has the model's weights, where it has `rooms`.
+    /// Answers over `cache` on the card that has the model's weights, where it has `rooms`: over the rows that lie there, which it takes
+    /// over, or over a copy of the host's.
     pub(super) fn new(
         device: &Device,
         model: &Model,
         rope: &RopeTable,
-        cache: &CompactCache,
+        cache: &mut CompactCache,
         rooms: &CardRooms,
     ) -> Result<Self, EngineError> {
-        let mut alone = Self::on(device, model, rope, rooms)?;
-        for (layer, cached) in cache.layers.iter().enumerate() {
-            send_rows(&mut alone.rows, layer, cached)?;
+        let there = cache.on_card.take();
+        let copied = there.is_none();
+        if copied && cache.bytes_on_card() > 0 {
+            // Whoever took them over met an error.
+            return Err(failed(device, "the kept rows").into());
+        }
+        let mut alone = Self::on(device, model, rope, rooms, there)?;
+        if copied {
+            for (layer, cached) in cache.layers.iter().enumerate() {
+                send_rows(&mut alone.rows, layer, cached)?;
+            }
         }
         Ok(alone)
     }
 
-    /// Everything in memory of `device`, which is the card or stands for it; without rows.
+    /// Everything in memory of `device`, which is the card or stands for it; the rows are those that lie there already, or room for some.
     pub(super) fn on(
         device: &Device,
         model: &Model,
         rope: &RopeTable,
         rooms: &CardRooms,
+        there: Option<CardCache>,
     ) -> Result<Self, DeviceError> {
         let (config, shape) = (model.config(), head_shape(model));
         let layers = rooms.layers.len();
-        let mut rows = CardCache::new(device, shape, &rooms.layers)?;
+        let mut rows = match there {
+            Some(rows) => rows,
+            None => CardCache::new(device, shape, &rooms.layers)?,
+        };
         let outcome = 2 * (MOST_CANDIDATES + layers * shape.q_heads);
         let work = Work {
             card: model.shared_card().expect("a model on a card"),
@@ -169,12 +191,13 @@ impl CardAlone {
         match self.step.take() {
             Some(Step::New(work)) => Ok(work),
             Some(Step::Recorded(recorded)) => Ok(recorded.into_work()),
-            None => Err(DeviceError::Failed {
-                device: self.device.facts().name.clone(),
-                what: "a token".to_owned(),
-                reason: "an earlier one failed".to_owned(),
-            }),
+            None => Err(failed(&self.device, "a token")),
         }
+    }
+
+    /// The rows, those of the answer's own tokens included.
+    pub(super) fn into_rows(self) -> CardCache {
+        self.rows
     }
 
     /// Runs a token, whose embedding is `embedded [width]`, through the model. The `most` likeliest next tokens are looked for; 0 where all logits

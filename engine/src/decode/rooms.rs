@@ -31,6 +31,22 @@ pub(crate) struct CutRoom {
     pub(crate) entries: usize,
 }
 
+/// The room that a layer's slots take, wherever its rows lie.
+///
+/// # Errors
+/// [`EngineError::CardRows`] where a card has no such rows.
+pub(crate) fn room_of(layer: &CompactLayer) -> Result<LayerRoom, EngineError> {
+    let heads = 0..layer.kv_heads();
+    let cache = layer.keys.cache_type();
+    Ok(LayerRoom {
+        capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
+        kind: RowKind::of(cache).ok_or(EngineError::CardRows { cache })?,
+        narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
+        ranked: !layer.ranks.is_empty(),
+        entries: layer.entry_capacity(),
+    })
+}
+
 impl CardRooms {
     /// Layers as `keeps` says: the method's with the room of `cut`, those with a window with room for as many of `tokens` as that has.
     pub(crate) fn layers(
@@ -66,20 +82,9 @@ impl CardRooms {
 
     /// For `cache` as it is.
     pub(super) fn of(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
-        let room = |layer: &CompactLayer| {
-            let heads = 0..layer.kv_heads();
-            let cache = layer.keys.cache_type();
-            Ok(LayerRoom {
-                capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
-                kind: RowKind::of(cache).ok_or(EngineError::CardRows { cache })?,
-                narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
-                ranked: !layer.ranks.is_empty(),
-                entries: layer.entry_capacity(),
-            })
-        };
         Ok(Self {
             layers: (cache.layers.iter())
-                .map(room)
+                .map(room_of)
                 .collect::<Result<_, EngineError>>()?,
             max_rows: cache.max_capacity(),
             max_entries: cache.max_entries(),
@@ -88,7 +93,7 @@ impl CardRooms {
     }
 
     /// Whether the card writes the answer by itself: no method looks at what a token does, or does anything to rows.
-    pub(super) fn alone(&self) -> bool {
+    pub(crate) fn alone(&self) -> bool {
         !self.looks && self.max_entries == 0 && self.layers.iter().all(|layer| !layer.ranked)
     }
 
@@ -102,7 +107,7 @@ impl CardRooms {
         // A table's bytes are the same for every position.
         let a_position = RopeTable::new(model.config(), 1);
         let taken = card.device().rehearse(|device| match self.alone() {
-            true => CardAlone::on(device, model, &a_position, self).map(drop),
+            true => CardAlone::on(device, model, &a_position, self, None).map(drop),
             false => CardDecoding::on(device, card, model, &a_position, self).map(drop),
         })?;
         Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())

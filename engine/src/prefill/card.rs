@@ -1,11 +1,13 @@
 //! One reading on a graphics card: the residual stream and one layer's keys and values live there, and so does what its queries
 //! look at. A residual stream that the card has no room for lies on the host, and each chunk's rows are brought and taken back. What a
-//! method is shown comes to the host, and of the rows those that are kept: the cut is the host's.
+//! method is shown comes to the host, and the cut is the host's; the rows that are kept come there too, or stay, where the card will write
+//! the answer by itself.
 //!
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
 
 mod ahead;
 mod carrying;
+mod kept;
 mod looking;
 mod residual;
 
@@ -16,8 +18,8 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Bringing, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, Places,
-    PrefillAttention, RowKind, Scores, ScoresScratch, Sending,
+    AttentionScratch, Bringing, Buffer, Device, DeviceError, Indices, LayerRoom, LayerRows, Places,
+    PrefillAttention, Scores, ScoresScratch, Sending,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
@@ -29,6 +31,7 @@ use crate::sizes::Sizes;
 use crate::vault::{LayerNumbers, Vault};
 use ahead::Carrier;
 use carrying::{Leaving, SENT_AT_ONCE};
+use kept::KeptGo;
 use residual::Residual;
 
 /// All buffers of one reading on a card.
@@ -71,22 +74,13 @@ pub(super) struct CardReading<'a> {
     ahead: Option<Carrier>,
     /// And those that are left in one.
     leaving: Option<Leaving>,
-    /// `[AT_ONCE, head_dim]`: kept rows on their way to the host.
-    kept: KeptRows,
-    /// `[AT_ONCE]`: which these are.
-    kept_at: Indices,
-    /// `[AT_ONCE]`: and whose.
-    kept_heads: Indices,
-    /// Brings kept rows.
-    bringing_kept: Bringing<u8>,
+    /// Kept rows.
+    kept: KeptGo,
     /// Brings all rows, for methods that look at each on the host.
     bringing_rows: Bringing<f16>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
 }
-
-/// Kept rows that come to the host at a time.
-const AT_ONCE: usize = 1024;
 
 /// Some tokens on their way through a layer.
 pub(super) struct CardChunk<'c> {
@@ -110,27 +104,17 @@ pub(super) struct CardChunk<'c> {
 }
 
 impl<'a> CardReading<'a> {
-    /// Everything is allocated here. The residual stream is still to be written. With `ahead` layers of a vault, of so many bytes, can be
-    /// brought while others are looked at: in the place of the residual stream of tokens that are known, which is larger.
+    /// Everything is allocated here but the kept rows. The residual stream is still to be written.
     pub(super) fn new(
         card: &'a CardModel,
         model: &Model,
         rope: &RopeTable,
         sizes: &[Sizes],
-        ahead: usize,
     ) -> Result<Self, DeviceError> {
-        let saved = sizes[0].known() * model.config().width * size_of::<f32>();
-        let ahead = match ahead > 0 && ahead <= saved && !sizes[0].residual_on_host {
-            true => Some(Carrier::new(card.device(), ahead)?),
-            false => None,
-        };
-        Ok(Self {
-            ahead,
-            ..Self::on(card.device(), card, model, rope, sizes)?
-        })
+        Self::on(card.device(), card, model, rope, sizes)
     }
 
-    /// What it would take of the card, without the weights.
+    /// What it would take of the card at its worst moment, without the weights: with all rows that are kept, where they stay there.
     pub(super) fn bytes_for(
         card: &'a CardModel,
         model: &Model,
@@ -139,15 +123,28 @@ impl<'a> CardReading<'a> {
         // A table's bytes are the same for every position.
         let a_position = RopeTable::new(model.config(), 1);
         let only = std::slice::from_ref(sizes);
-        let taken = card
-            .device()
-            .rehearse(|device| Self::on(device, card, model, &a_position, only))?;
+        let with = |rooms: &[LayerRoom]| {
+            card.device().rehearse(|device| {
+                let mut reading = Self::on(device, card, model, &a_position, only)?;
+                reading.add_layers(rooms)?;
+                Ok(reading)
+            })
+        };
+        let rooms = match sizes.rows_on_card {
+            true => sizes.card_rooms().layers,
+            false => Vec::new(),
+        };
         let repeated = match &sizes.rereading {
             Some(plan) => Repetition::card_bytes(card, model, sizes, plan)?,
             None => 0,
         };
+        let taken = match sizes.surveys {
+            // The first reading repeats the document and keeps nothing, the second is the other way around.
+            true => (with(&[])? + repeated).max(with(&rooms)?),
+            false => with(&rooms)? + repeated,
+        };
         let positions = (sizes.tokens + sizes.room).max(1) as u64;
-        Ok(taken + repeated + (positions - 1) * a_position.bytes())
+        Ok(taken + (positions - 1) * a_position.bytes())
     }
 
     /// [`CardReading::new`] with everything in memory of `device`, which is the card or stands for it.
@@ -191,14 +188,13 @@ impl<'a> CardReading<'a> {
             sending: (first.vault_rows())
                 .map(|_| Sending::new(device, SENT_AT_ONCE))
                 .transpose()?,
-            ahead: None,
+            ahead: (first.ahead > 0)
+                .then(|| Carrier::new(device, first.ahead))
+                .transpose()?,
             leaving: (first.vault_rows())
                 .map(|kind| Leaving::new(device, kind, heads, first.chunk))
                 .transpose()?,
-            kept: KeptRows::new(device, RowKind::F16, AT_ONCE, heads.head_dim)?,
-            kept_at: Indices::zeros(device, AT_ONCE)?,
-            kept_heads: Indices::zeros(device, AT_ONCE)?,
-            bringing_kept: Bringing::new(device, AT_ONCE * heads.head_dim * size_of::<f16>())?,
+            kept: KeptGo::new(device, heads, first)?,
             bringing_rows: Bringing::new(device, Bringing::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             card,
@@ -230,8 +226,6 @@ impl<'a> CardReading<'a> {
             + self.ahead.as_ref().map_or(0, Carrier::bytes)
             + self.leaving.as_ref().map_or(0, Leaving::bytes)
             + self.kept.bytes()
-            + self.kept_at.bytes()
-            + self.kept_heads.bytes()
             + self.rope.bytes()
             + self.pass.bytes()
             + self.keys.bytes()

@@ -14,6 +14,7 @@
 
 mod card;
 mod check;
+mod placing;
 mod prefix;
 mod reader;
 mod repetition;
@@ -34,8 +35,8 @@ use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::Told;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
-use card::CardReading;
 pub(crate) use card::carrying_bytes;
+pub(crate) use placing::{card_bytes, place_on_card};
 use prefix::Prefix;
 use reader::{Read, Reader};
 pub(crate) use repetition::Repetition;
@@ -43,32 +44,6 @@ use tally::Tally;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
-
-/// Bytes that reading by these sizes takes of the graphics card that has the model's weights; 0 where there is none.
-pub(crate) fn card_bytes(model: &Model, sizes: &Sizes) -> Result<u64, EngineError> {
-    let card = model.card();
-    let bytes = card.map(|card| CardReading::bytes_for(card, model, sizes));
-    Ok(bytes.transpose()?.unwrap_or(0))
-}
-
-/// Puts the residual stream on the host where a graphics card has less than a reading by these sizes takes with it: of its free memory, or of
-/// `memory` bytes for weights and reading.
-pub(crate) fn place_residual(
-    model: &Model,
-    sizes: &mut Sizes,
-    memory: Option<u64>,
-) -> Result<(), EngineError> {
-    let Some(card) = model.card() else {
-        return Ok(());
-    };
-    let room = match memory {
-        Some(memory) => memory.saturating_sub(card.bytes()),
-        None => card.device().free_memory()?,
-    };
-    sizes.residual_on_host = false;
-    sizes.residual_on_host = CardReading::bytes_for(card, model, sizes)? > room;
-    Ok(())
-}
 
 /// What is to be read, and how it is cut.
 pub struct Prefill<'a> {
@@ -102,7 +77,7 @@ pub struct Prefill<'a> {
 
 /// A prompt that was read.
 pub struct PrefillOutcome {
-    /// The kept rows.
+    /// The kept rows; on a graphics card alone, where that read them and the method leaves all of the answer to it.
     pub cache: CompactCache,
     /// What was kept.
     pub map: RetentionMap,
@@ -256,7 +231,8 @@ impl<'a> Prefill<'a> {
         sizes.begin_behind(prefix.known(), buffers, repeated);
         sizes = sizes.with_vault(prefix.kind());
         sizes.rearranges = prefix.rearranges(&sizes);
-        place_residual(self.model, &mut sizes, self.card_memory)?;
+        sizes.may_bring_ahead(prefix.bytes_ahead());
+        place_on_card(self.model, &mut sizes, self.card_memory)?;
         let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {
             policy: &mut *self.policy,
@@ -343,8 +319,9 @@ impl SharedPrefill<'_> {
                 CHUNK,
             )
             .and_then(|own| own.with_cache(cut.cache, &*cut.policy))
-            .and_then(|mut own| {
-                place_residual(self.model, &mut own, None)?;
+            .and_then(|own| {
+                let mut own = own.shared();
+                place_on_card(self.model, &mut own, None)?;
                 Ok(own)
             });
             results.push(match own {
@@ -460,7 +437,16 @@ fn read_and_cut(
         }
     }
     reader.end();
-    let reading = surveyed.unwrap_or(reader.ledger());
+    let last = reader.ledger();
+    let reading = match surveyed {
+        // The kept rows are of the second reading.
+        Some(first) => MemoryLedger {
+            card: first.card.max(last.card),
+            ..first
+        },
+        None => last,
+    };
+    let mut on_card = reader.take_cache();
     let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
@@ -476,6 +462,7 @@ fn read_and_cut(
                 reassigned: sizes.positions == Positions::Reassigned,
                 widest: sizes.max_capacity,
                 kind: sizes.cache,
+                on_card: on_card.take(),
             };
             PrefillOutcome {
                 ledger: MemoryLedger {
@@ -483,7 +470,8 @@ fn read_and_cut(
                     vocabulary: read.model.vocabulary_bytes(),
                     prompt: MemoryLedger::prompt_bytes(n),
                     rope: read.rope.bytes(),
-                    kept_rows: cache.allocated_bytes(),
+                    kept_rows: cache.allocated_bytes() - cache.bytes_on_card(),
+                    kept_on_card: cache.bytes_on_card(),
                     tables: cache.table_bytes() + cut.policy.bytes(),
                     decode: 0,
                     ..reading

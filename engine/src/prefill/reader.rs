@@ -6,6 +6,7 @@ mod cut;
 
 use std::time::{Duration, Instant};
 
+use kept_cuda::CardCache;
 use kept_kernels::{HeadShape, RowStore, Stop};
 use kept_models::{CardModel, Model, RopeTable};
 use kept_policies::{Ramp, Window};
@@ -119,7 +120,7 @@ impl<'a> Reader<'a> {
         let repetition = (first.rereading.as_ref())
             .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
         let mut card = (model.card())
-            .map(|card| CardReading::new(card, model, rope, sizes, prefix.bytes_ahead()))
+            .map(|card| CardReading::new(card, model, rope, sizes))
             .transpose()?;
         if let Some(card) = &mut card {
             card.write_residual(&std::mem::take(&mut residual))?;
@@ -336,6 +337,11 @@ impl<'a> Reader<'a> {
             vault: self.prefix.buffer_bytes(),
             ..MemoryLedger::default()
         }
+    }
+
+    /// The kept rows of all layers, where they stayed on the card.
+    pub(super) fn take_cache(&mut self) -> Option<CardCache> {
+        self.card.as_mut().and_then(CardReading::take_cache)
     }
 
     /// The last layer has been read: the document's vault is complete.

@@ -136,7 +136,13 @@ impl Sizes {
         let rings = model.config().windows();
         let ring_slots: usize = rings.map(|w| w.min(self.tokens + self.room)).sum();
         let ring_row = kept_bytes(0, 1, head_dim, cache);
-        let rings = ring_slots * self.shape.kv_heads * (ring_row + size_of::<u32>());
+        let ring_slots = ring_slots * self.shape.kv_heads;
+        let rows = (kept + ring_slots * ring_row) as u64;
+        let books = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
+        let (here, there) = match self.rows_on_card {
+            true => (0, rows),
+            false => (rows, 0),
+        };
         let chunk = 2 * self.q()
             + 2 * self.kv()
             + self.window_queries()
@@ -163,7 +169,8 @@ impl Sizes {
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.chunk),
             vault: self.vault,
             rope: 0,
-            kept_rows: (kept + slots * beside + places + rings) as u64,
+            kept_rows: here + books,
+            kept_on_card: there,
             decode: 0,
             card: 0,
         }

@@ -244,6 +244,7 @@ impl<'a> Stream<'a> {
                 reassigned: true,
                 widest: plan.widest(),
                 kind: plan.cache,
+                on_card: None,
             },
             map,
             hidden,

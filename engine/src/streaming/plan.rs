@@ -346,6 +346,7 @@ impl StreamPlan {
             activations: (self.scratch() * float) as u64 + LayerPass::bytes_for(model, self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
+            kept_on_card: 0,
             tables,
             card: 0,
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),

@@ -15,6 +15,7 @@
 //! ```
 
 mod attending;
+mod keeping;
 mod rooms;
 mod step_layer;
 
@@ -23,9 +24,10 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use kept_kernels::{HeadShape, RowStore};
 
-use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind};
+use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows};
 use rooms::HeadRoom;
 
+pub use keeping::Keeping;
 pub use rooms::LayerRoom;
 pub use step_layer::StepLayer;
 
@@ -114,74 +116,11 @@ impl CardCache {
         shape: HeadShape,
         rooms: &[LayerRoom],
     ) -> Result<Self, DeviceError> {
-        let (kv_heads, dim) = (shape.kv_heads, shape.head_dim);
-        let of_layer = SENT * kv_heads;
-        let token: Buffer<u32> = device.zeros(rooms.len() * of_layer + 1)?;
-        let new = || LayerRows::new(device, kv_heads, rooms.len(), dim);
-        let new = [new()?, new()?];
-        let layer = |(layer, room): (usize, &LayerRoom)| {
-            assert_eq!(room.capacities.len(), kv_heads, "a room for each kv head");
-            let heads = HeadRoom::all(room);
-            let slots: usize = room.capacities.iter().sum();
-            let narrow: usize = heads.iter().map(|head| head.narrow).sum();
-            let first_rows: Vec<u32> = heads.iter().map(|head| head.slot as u32).collect();
-            let store = || KeptRows::with_wide(device, room.kind, (narrow, slots - narrow), dim);
-            let part = |kind: usize| {
-                let at = layer * of_layer + kind * kv_heads;
-                token.share(at..at + kv_heads)
-            };
-            let tables = |entries: usize| -> Result<Tables, DeviceError> {
-                Ok(Tables {
-                    classes: device.zeros(kv_heads * entries)?,
-                    lengths: device.zeros(kv_heads * entries)?,
-                    capacity: entries,
-                    ends: vec![0; kv_heads],
-                })
-            };
-            Ok(Layer {
-                keys: store()?,
-                values: store()?,
-                first_rows: device.copy_of(&first_rows)?,
-                heads,
-                places: match room.kind {
-                    RowKind::F16 => None,
-                    RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::zeros(device, slots)?),
-                },
-                ranks: match room.ranked {
-                    true => Some(Indices::zeros(device, slots)?),
-                    false => None,
-                },
-                tables: match room.entries {
-                    0 => None,
-                    entries => Some(tables(entries)?),
-                },
-                rows: part(ROWS),
-                targets: Indices::known(part(TARGETS), slots),
-                stands: Indices::known(part(STANDS), 0),
-                entries: part(ENTRIES),
-                aged: [
-                    Indices::known(part(AGED), 0),
-                    Indices::known(part(NARROWED), 0),
-                ],
-                source: Indices::new(device, &vec![layer as u32; kv_heads])?,
-                told_rows: vec![0; kv_heads],
-                told_entries: vec![0; kv_heads],
-                told_aged: 0,
-            })
-        };
-        let heads: Vec<u32> = (0..kv_heads as u32).collect();
-        Ok(Self {
-            device: device.clone(),
-            shape,
-            layers: (rooms.iter().enumerate())
-                .map(layer)
-                .collect::<Result<_, DeviceError>>()?,
-            heads: Indices::new(device, &heads)?,
-            staged: vec![0; rooms.len() * of_layer + 1],
-            reach: 0,
-            token,
-            new,
-        })
+        let mut cache = Self::without_rows(device, shape, rooms.len())?;
+        for room in rooms {
+            cache.add_layer(room)?;
+        }
+        Ok(cache)
     }
 
     /// Bytes on the device.

@@ -51,7 +51,7 @@ mod weights;
 
 pub use attention::{AttentionScratch, PrefillAttention};
 pub use beside::{Bringing, Carried, Fetching, Sending};
-pub use cache::{CardCache, LayerRoom, NewToken, StepLayer};
+pub use cache::{CardCache, Keeping, LayerRoom, NewToken, StepLayer};
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, Ranks};
 pub use device::{Buffer, Device, Home, Number};

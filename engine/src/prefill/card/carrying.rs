@@ -1,15 +1,13 @@
-//! What travels between the host and a reading on a card: rows of a vault there and back, rows that are kept back.
+//! What travels between the host and a reading on a card: rows of a vault there and back, and all rows of a layer for methods that look at
+//! each. Those that are kept: `kept.rs`.
 
 use std::ops::Range;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use kept_cuda::{Device, DeviceError, Fetching, Kept};
+use kept_cuda::{Device, DeviceError, Fetching};
 use kept_kernels::{HeadShape, PackedRows, RowStore};
 use kept_models::Model;
-use kept_policies::Pos;
 
-use super::{AT_ONCE, CardChunk, CardReading};
+use super::{CardChunk, CardReading};
 use crate::shape::head_shape;
 use crate::vault::{RowsOf, Run, VaultRows};
 
@@ -148,46 +146,6 @@ impl<'a> CardReading<'a> {
         for head in 0..self.heads.kv_heads {
             for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
                 there.bring_head(head, bringing, &mut here.head_mut(head)[..numbers])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Of every head the rows `kept`, on the host, each at its own number.
-    pub(in crate::prefill) fn bring_kept(
-        &mut self,
-        kept: &[Vec<Pos>],
-        keys: &mut RowStore,
-        values: &mut RowStore,
-    ) -> Result<(), DeviceError> {
-        let (device, dim) = (self.device(), self.heads.head_dim);
-        let heads = kept.iter().enumerate();
-        let all: Vec<(usize, Pos)> = heads
-            .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
-            .collect();
-        let row_bytes = dim * size_of::<f16>();
-        let (mut bytes, mut row) = (vec![0; AT_ONCE * row_bytes], vec![f16::ZERO; dim]);
-        for some in all.chunks(AT_ONCE) {
-            let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
-            let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
-            self.kept_heads.write(0, &heads)?;
-            self.kept_at.write(0, &rows)?;
-            let kept = Kept {
-                positions: &self.kept_at,
-                heads: &self.kept_heads,
-                targets: None,
-                slots: some.len(),
-            };
-            let bytes = &mut bytes[..some.len() * row_bytes];
-            for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
-                device.keep(there, &kept, None, &mut self.kept)?;
-                self.bringing_kept.read(self.kept.numbers(), 0, bytes)?;
-                for (&(head, pos), found) in some.iter().zip(bytes.chunks_exact(row_bytes)) {
-                    for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
-                        *half = f16::from_le_bytes(*bytes);
-                    }
-                    row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
-                }
             }
         }
         Ok(())

@@ -7,11 +7,19 @@ use kept_policies::{BelowAverage, Observation, Policy, Pos, Positions, Retention
 use super::Reader;
 use crate::EngineError;
 use crate::compact::{CompactLayer, Gather};
+use crate::decode::room_of;
 use crate::observe::{LastQueries, alike, ramp_weights};
 use crate::prefill::check::check;
 use crate::shape::attention_scale;
 
 impl Reader<'_> {
+    /// Copies rows of the layer that was just read to the cache on the card: those of `slots`, where the `books` have their places.
+    fn keep_there(&mut self, books: &CompactLayer, slots: &[Vec<u32>]) -> Result<(), EngineError> {
+        let room = room_of(books)?;
+        let card = self.card.as_mut().expect("rows that stay on a card");
+        Ok(card.keep(&room, (&books.keys, slots))?)
+    }
+
     /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
     /// holds them.
     ///
@@ -22,19 +30,27 @@ impl Reader<'_> {
         window: usize,
         which: usize,
     ) -> Result<CompactLayer, EngineError> {
-        let n = self.sizes[which].tokens;
-        let last = n.saturating_sub(window) as u32..n as u32;
-        let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
-        self.bring_kept(&Retention::Keep(last), n, true)?;
-        let (scratch, sizes) = (&mut self.scratch, &self.sizes[which]);
-        let ring = CompactLayer::ring(
-            (&scratch.keys, &scratch.values),
-            sizes.tokens,
-            window,
-            sizes.room,
-            sizes.cache,
-            &mut scratch.gathered,
-        );
+        let (n, room, cache) = {
+            let sizes = &self.sizes[which];
+            (sizes.tokens, sizes.room, sizes.cache)
+        };
+        let ring = match self.sizes[which].rows_on_card {
+            true => {
+                let rows = (&self.scratch.keys, &self.scratch.values);
+                let mut slots = Vec::new();
+                let ring = CompactLayer::ring_books(rows, n, (window, room), cache, &mut slots);
+                self.keep_there(&ring, &slots)?;
+                ring
+            }
+            false => {
+                let last = n.saturating_sub(window) as u32..n as u32;
+                let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
+                self.bring_kept(&Retention::Keep(last), n, true)?;
+                let scratch = &mut self.scratch;
+                let rows = (&scratch.keys, &scratch.values);
+                CompactLayer::ring(rows, n, window, room, cache, &mut scratch.gathered)
+            }
+        };
         self.tally.cut(None, &ring);
         Ok(ring)
     }
@@ -81,7 +97,11 @@ impl Reader<'_> {
         let passed = policy.pass_on(&observation);
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
         let copied = spreads.is_empty() && sizes.tables[layer].is_none();
-        self.bring_kept(&retention, n, copied)?;
+        let stays = sizes.rows_on_card;
+        assert!(copied || !stays, "only copies stay on a card");
+        if !stays {
+            self.bring_kept(&retention, n, copied)?;
+        }
         let keys = match &self.raw_keys {
             Some(keys) if raw => keys,
             _ => &self.scratch.keys,
@@ -99,10 +119,21 @@ impl Reader<'_> {
             unrotate: rope.filter(|_| positions == Positions::Reassigned && !raw),
             spreads: &spreads,
         };
-        let mut compact = gather.layer(&mut self.scratch.gathered);
-        if let Some(table) = sizes.tables[layer] {
-            compact = compact.with_table(keys, &retention, table);
-        }
+        let compact = match stays {
+            true => {
+                let mut slots = Vec::new();
+                let books = gather.books(&mut slots);
+                self.keep_there(&books, &slots)?;
+                books
+            }
+            false => {
+                let compact = gather.layer(&mut self.scratch.gathered);
+                match sizes.tables[layer] {
+                    Some(table) => compact.with_table(keys, &retention, table),
+                    None => compact,
+                }
+            }
+        };
         let retention = self.alive.at_positions(retention, self.heads.kv_heads);
         let entering = passed.as_ref().map_or(n, Vec::len);
         let announced = sizes.entering.get(layer + 1);
