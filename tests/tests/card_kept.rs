@@ -362,3 +362,28 @@ fn a_cache_that_stayed_there_is_given_back() {
         }
     }
 }
+
+/// Rows that went with an answer that could not begin are gone: whoever tries again is told so.
+#[test]
+fn rows_of_an_answer_that_could_not_begin_are_gone() {
+    let file = tiny(&quick("llama", 2));
+    let card = emulated::device(86, 1 << 30);
+    let there = on_card(open(&file.path), &card);
+    let rope = RopeTable::new(there.config(), LONG + STEPS);
+    let mut policy = policy("snapkv", "w=8");
+    let model = (&there, CacheType::F16);
+    let read = read(model, &mut *policy, 90, (&rope, STEPS), Way::Alone(None));
+    let read = read.expect("a reading");
+    let mut decoder = Decoder::new(&there, &rope, &mut *policy, read.rows, read.cache);
+    let free = card.free_memory().expect("it answers");
+    let held = card.room::<u8>(free as usize).expect("room");
+    let refused = decoder.try_logits_of(&read.hidden).expect_err("no memory");
+    assert!(refused.loses_card(), "{refused}");
+    drop(held);
+    let refused = decoder.try_logits_of(&read.hidden).expect_err("no rows");
+    let said = refused.to_string();
+    assert!(
+        said.contains("an earlier try failed") && !said.contains('\n'),
+        "{said}"
+    );
+}

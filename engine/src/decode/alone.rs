@@ -99,11 +99,11 @@ pub(super) struct CardAlone {
 }
 
 /// What became of something that met an error before.
-fn failed(device: &Device, what: &str) -> DeviceError {
+fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
     DeviceError::Failed {
         device: device.facts().name.clone(),
         what: what.to_owned(),
-        reason: "an earlier one failed".to_owned(),
+        reason: reason.to_owned(),
     }
 }
 
@@ -120,8 +120,8 @@ impl CardAlone {
         let there = cache.on_card.take();
         let copied = there.is_none();
         if copied && cache.bytes_on_card() > 0 {
-            // Whoever took them over met an error.
-            return Err(failed(device, "the kept rows").into());
+            // Whoever took the rows over met an error, and they are gone.
+            return Err(failed(device, "an answer", "an earlier try failed").into());
         }
         let mut alone = Self::on(device, model, rope, rooms, there)?;
         if copied {
@@ -191,7 +191,7 @@ impl CardAlone {
         match self.step.take() {
             Some(Step::New(work)) => Ok(work),
             Some(Step::Recorded(recorded)) => Ok(recorded.into_work()),
-            None => Err(failed(&self.device, "a token")),
+            None => Err(failed(&self.device, "a token", "an earlier one failed")),
         }
     }
 

@@ -243,6 +243,14 @@ impl KeptRows {
         Ok(())
     }
 
+    /// Sets all of it to 0.
+    #[cfg(test)]
+    pub(crate) fn clear(&mut self) {
+        self.numbers.clear().expect("cleared");
+        self.scales.clear().expect("cleared");
+        self.wide.clear().expect("cleared");
+    }
+
     pub(crate) fn parameters(&self) -> RowsParameters {
         RowsParameters {
             data: self.numbers.address(),

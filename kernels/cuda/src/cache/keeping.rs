@@ -172,3 +172,105 @@ impl CardCache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use kept_kernels::CacheType;
+
+    use super::*;
+    use crate::emulated;
+
+    /// Rows that are copied on the device, in pieces that end within a head, are to the bit those that the host would have sent: in the same
+    /// places, also where these are not the slots' own.
+    #[test]
+    fn rows_are_copied_to_where_the_host_would_have_sent_them() {
+        let device = emulated::device(86, 1 << 26);
+        let (kv_heads, dim, tokens) = (2, 64, 50);
+        let shape = HeadShape {
+            q_heads: 2,
+            kv_heads,
+            head_dim: dim,
+        };
+        let numbers = |salt: usize| -> Vec<f16> {
+            let number = |i: usize| f16::from_f32(((i * 7919 + salt) % 1013) as f32 / 500.0 - 1.0);
+            (0..kv_heads * tokens * dim).map(number).collect()
+        };
+        let sources = [numbers(1), numbers(2)];
+        let full = sources.each_ref().map(|numbers| {
+            let mut rows = LayerRows::new(&device, kv_heads, tokens, dim).expect("room");
+            rows.data_mut().write(0, numbers).expect("written");
+            rows
+        });
+        let slots: Vec<Vec<u32>> = vec![
+            (0..17).map(|i| i * 13 % 50).collect(),
+            (0..9).map(|i| 49 - i).collect(),
+        ];
+        let capacities = vec![20, 12];
+        for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
+            let (cache, trades) = match kind {
+                RowKind::F16 => (CacheType::F16, false),
+                RowKind::Q8_0 => (CacheType::Q8_0, true),
+                RowKind::Q4_0 => (CacheType::Q4_0, true),
+            };
+            let narrow = if trades { vec![11, 5] } else { vec![0, 0] };
+            let mut books = RowStore::placed(cache, dim, &capacities, &narrow, trades);
+            let mut stores =
+                [0, 1].map(|_| RowStore::stored(cache, dim, &capacities, &narrow, trades));
+            if trades {
+                let order: Vec<usize> = (0..17).map(|i| (5 * i + 3) % 17).collect();
+                for store in stores.iter_mut().chain([&mut books]) {
+                    store.arrange(0, &order);
+                }
+            }
+            for (store, numbers) in stores.iter_mut().zip(&sources) {
+                for (head, rows) in slots.iter().enumerate() {
+                    for (slot, &row) in rows.iter().enumerate() {
+                        let at = (head * tokens + row as usize) * dim;
+                        let row = numbers[at..at + dim].iter().map(|x| x.to_f32());
+                        store.write(head, slot, &row.collect::<Vec<f32>>());
+                    }
+                }
+            }
+            let room = LayerRoom {
+                capacities: capacities.clone(),
+                kind,
+                narrow,
+                ranked: false,
+                entries: 0,
+            };
+            let [mut found, mut expected] = [0, 1].map(|_| {
+                let mut cache = CardCache::without_rows(&device, shape, 1).expect("room");
+                assert_eq!(cache.add_layer(&room).expect("room"), 0);
+                let layer = &mut cache.layers[0];
+                for rows in [&mut layer.keys, &mut layer.values] {
+                    rows.clear();
+                }
+                cache
+            });
+            let mut keeping = Keeping::new(&device, 7).expect("room");
+            let all = (&full[0], &full[1]);
+            found
+                .keep(0, all, (&books, &slots), &mut keeping)
+                .expect("it runs");
+            for (head, rows) in slots.iter().enumerate() {
+                let stores = (&stores[0], &stores[1]);
+                let sent = expected.write_rows((0, head), 0..rows.len(), stores);
+                sent.expect("written");
+            }
+            let (found, expected) = (&found.layers[0], &expected.layers[0]);
+            for (found, expected) in [
+                (&found.keys, &expected.keys),
+                (&found.values, &expected.values),
+            ] {
+                let numbers = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
+                let scales = |rows: &KeptRows| rows.scales().to_vec().expect("read");
+                let wide = |rows: &KeptRows| rows.wide().to_vec().expect("read");
+                assert!(numbers(found) == numbers(expected), "{kind:?}: numbers");
+                assert!(scales(found) == scales(expected), "{kind:?}: scales");
+                assert!(wide(found) == wide(expected), "{kind:?}: wide rows");
+                assert!(numbers(found).iter().any(|byte| *byte != 0), "{kind:?}");
+            }
+        }
+    }
+}
