@@ -387,3 +387,19 @@ fn rows_of_an_answer_that_could_not_begin_are_gone() {
         "{said}"
     );
 }
+
+/// A budget in bytes is one for kept rows wherever they lie.
+#[test]
+fn a_budget_in_bytes_holds_the_rows_that_stay() {
+    let file = tiny(&long("llama"));
+    let engine = || Engine::open(&file.path).expect("a model");
+    let there = engine().on_card(emulated::device(86, 1 << 30));
+    let there = there.expect("room");
+    let rows = |engine: &Engine| {
+        let (mut policy, budget) = (policy("snapkv", "w=8"), Some(Budget::Bytes(400_000)));
+        let rows = engine.rows_for(&mut *policy, budget, &PromptShape::of(3000), 100);
+        rows.expect("some fit")
+    };
+    assert!((100..1000).contains(&rows(&there)), "{}", rows(&there));
+    assert_eq!(rows(&there), rows(&engine()));
+}
