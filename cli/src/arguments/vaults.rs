@@ -18,6 +18,9 @@ pub struct VaultArguments {
     pub vault_budget: Option<String>,
 }
 
+/// The folder of vaults, and how rows are stored there.
+pub type Kept = (VaultFolder, PackedRows);
+
 impl VaultArguments {
     /// How rows are stored; `None` is off.
     fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
@@ -32,7 +35,7 @@ impl VaultArguments {
 
     /// The folder of vaults and how rows are stored there, where documents are kept; and why they are not, where vaults have no place:
     /// questions are then answered without.
-    pub fn open(&self) -> anyhow::Result<(Option<(VaultFolder, PackedRows)>, Option<String>)> {
+    pub fn open(&self) -> anyhow::Result<(Option<Kept>, Option<String>)> {
         let (kind, budget) = (self.kind()?, self.budget()?);
         let Some(kind) = kind else {
             return Ok((None, None));
