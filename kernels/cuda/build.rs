@@ -86,6 +86,8 @@ fn emulated() {
             "-std=c++17",
             "-O2",
             "-fPIC",
+            // As kept-kernels computes: some processors have products and sums in one step.
+            "-ffp-contract=off",
             "-DKEPT_EMULATED",
             "-Wall",
             "-Wextra",

@@ -121,6 +121,8 @@ __device__ __forceinline__ int dot_bytes(uint32_t a, uint32_t b, int sum) { retu
 __device__ __forceinline__ float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
+// A product that is rounded before anything is added to it, as the processor's is: the compiler makes one step of it and a sum elsewhere.
+__device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ float float_infinity() { return __int_as_float(0x7F800000); }
 template <class T>
 __device__ __forceinline__ T at_most(T a, T b) { return a < b ? a : b; }

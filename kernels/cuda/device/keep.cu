@@ -42,8 +42,8 @@ KEPT_KERNEL(128, keep, Keep) {
         for (uint32_t i = lane; i < columns; i += LANES) {
             const uint32_t first = p.neighbours ? 2 * i : i, second = p.neighbours ? 2 * i + 1 : i + columns;
             const float a = x[first], b = x[second], c = p.cos[position * columns + i], s = p.sin[position * columns + i];
-            x[first] = a * c + b * s;
-            x[second] = b * c - a * s;
+            x[first] = product(a, c) + product(b, s);
+            x[second] = product(b, c) - product(a, s);
         }
         warp_barrier();
     }

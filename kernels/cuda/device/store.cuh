@@ -69,8 +69,8 @@ __device__ __forceinline__ void store_row(const Stored& to, uint32_t kind, uint3
                 // The scale as it will be read.
                 const float tried = to_float(to_half(furthest / reaches[which]));
                 const float inverse = tried != 0.0f ? 1.0f / tried : 0.0f;
-                const float step = at_least(-8.0f, at_most(7.0f, (mine * inverse + ROUNDER) - ROUNDER));
-                const float apart = mine - step * tried, square = apart * apart;
+                const float step = at_least(-8.0f, at_most(7.0f, (product(mine, inverse) + ROUNDER) - ROUNDER));
+                const float apart = mine - product(step, tried), square = product(apart, apart);
                 float strand = 0.0f;
                 for (uint32_t first = 0; first < LANES; first += 4) {
                     strand += shuffle(square, first + lane % 4);

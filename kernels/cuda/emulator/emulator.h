@@ -216,6 +216,7 @@ inline float float_of_bits(uint32_t bits) {
     return out;
 }
 inline float fast_exp(float x) { return std::exp(x); }
+inline float product(float a, float b) { return a * b; }
 inline float float_infinity() { return INFINITY; }
 template <class T>
 inline T at_most(T a, T b) { return a < b ? a : b; }
