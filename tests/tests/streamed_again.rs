@@ -203,7 +203,7 @@ fn where_it_cannot_be_kept_the_answer_comes_all_the_same() {
         assert_eq!(answer.vault.bytes, 0);
         let notes = answer.notes.join(" ");
         assert!(
-            notes.contains("no vault was left") && notes.contains("4096 in all"),
+            notes.contains("no vault was left") && notes.contains("may take 4.0 KiB in all"),
             "{notes}"
         );
     }

@@ -234,7 +234,10 @@ fn where_nothing_can_be_kept_a_question_is_answered_and_says_so() {
         &["--vault-budget", "1MiB"],
     );
     assert!(answer["answer"].as_str().expect("text").contains("4711"));
-    assert!(notes(&answer).contains("1048576"), "{answer}");
+    assert!(
+        notes(&answer).contains("may take 1.0 MiB in all"),
+        "{answer}"
+    );
     assert_eq!(whole(&answer, "bytes"), 0);
 }
 

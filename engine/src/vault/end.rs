@@ -44,6 +44,19 @@ pub(super) struct EndFooter {
     pub(super) of: EndOf,
     /// CRC-32 of the numbers.
     checksum: u32,
+    /// Of what kinds they are and how many of each: [`Layout`].
+    layout: u32,
+}
+
+/// Which kinds of numbers a walk shows, and how many: one that another version of the program left would be read as something else.
+#[derive(Default)]
+struct Layout(crc32fast::Hasher);
+
+impl Layout {
+    fn add(&mut self, kind: u8, numbers: usize) {
+        self.0.update(&[kind]);
+        self.0.update(&(numbers as u64).to_le_bytes());
+    }
 }
 
 /// Bytes of the numbers of a state.
@@ -68,6 +81,7 @@ pub(super) fn write(
         at: 0,
         piece: Vec::with_capacity(PIECE),
         checksum: crc32fast::Hasher::new(),
+        layout: Layout::default(),
         outcome: Ok(()),
         stop,
     };
@@ -78,6 +92,7 @@ pub(super) fn write(
         key: key.to_string(),
         of,
         checksum: written.checksum.finalize(),
+        layout: written.layout.0.finalize(),
     };
     written.making.finish(written.at, written.piece, &footer)
 }
@@ -111,6 +126,7 @@ pub(super) fn read(
         from: BufReader::new(&file.0).take(bytes - length - TAIL as u64),
         piece: Vec::new(),
         checksum: crc32fast::Hasher::new(),
+        layout: Layout::default(),
         outcome: Ok(()),
         plausible: true,
         stop,
@@ -125,6 +141,9 @@ pub(super) fn read(
         Ok(()) if left > 0 || !taken.plausible => Err(damaged("it is not as long as it says")),
         Ok(()) if taken.checksum.finalize() != footer.checksum => {
             Err(damaged("its numbers have changed"))
+        }
+        Ok(()) if taken.layout.0.finalize() != footer.layout => {
+            Err(damaged("another version of the program left it"))
         }
         Ok(()) => Ok(bytes),
     }
@@ -165,6 +184,7 @@ struct Written<'a> {
     piece: Vec<u8>,
     /// Of what is.
     checksum: crc32fast::Hasher,
+    layout: Layout,
     outcome: Result<(), VaultError>,
     stop: &'a Stop,
 }
@@ -197,18 +217,22 @@ impl Written<'_> {
 
 impl Snapshot for Written<'_> {
     fn floats(&mut self, numbers: &mut [f32]) {
+        self.layout.add(b'f', numbers.len());
         self.add(numbers, f32::to_le_bytes);
     }
 
     fn words(&mut self, numbers: &mut [u32]) {
+        self.layout.add(b'w', numbers.len());
         self.add(numbers, u32::to_le_bytes);
     }
 
     fn bytes(&mut self, numbers: &mut [u8]) {
+        self.layout.add(b'b', numbers.len());
         self.add(numbers, |byte| [byte]);
     }
 
     fn count(&mut self, number: &mut usize, _most: usize) {
+        self.layout.add(b'c', 1);
         self.add(&[*number as u64], u64::to_le_bytes);
     }
 }
@@ -219,6 +243,7 @@ struct Taken<'a> {
     /// At most [`PIECE`] bytes.
     piece: Vec<u8>,
     checksum: crc32fast::Hasher,
+    layout: Layout,
     outcome: io::Result<()>,
     /// Whether every count was one that there is room for.
     plausible: bool,
@@ -249,18 +274,22 @@ impl Taken<'_> {
 
 impl Snapshot for Taken<'_> {
     fn floats(&mut self, numbers: &mut [f32]) {
+        self.layout.add(b'f', numbers.len());
         self.fill(numbers, f32::from_le_bytes);
     }
 
     fn words(&mut self, numbers: &mut [u32]) {
+        self.layout.add(b'w', numbers.len());
         self.fill(numbers, u32::from_le_bytes);
     }
 
     fn bytes(&mut self, numbers: &mut [u8]) {
+        self.layout.add(b'b', numbers.len());
         self.fill(numbers, |[byte]| byte);
     }
 
     fn count(&mut self, number: &mut usize, most: usize) {
+        self.layout.add(b'c', 1);
         let mut read = [0];
         self.fill(&mut read, u64::from_le_bytes);
         let fits = usize::try_from(read[0]).ok().filter(|read| *read <= most);

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use kept_kernels::in_words;
+
 /// Why a vault could not be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
@@ -10,6 +12,16 @@ pub enum VaultError {
     #[error("{}: {error}", file_name(.path))]
     Io {
         /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The folder of the vaults takes no files.
+    #[error(
+        "no documents can be kept in {}: {error}; make the folder writable, or name another one in KEPT_VAULTS", .path.display()
+    )]
+    Folder {
+        /// The folder.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
@@ -24,7 +36,7 @@ pub enum VaultError {
     },
     /// There is less room than the vault needs.
     #[error(
-        "a vault of this document takes {needed} bytes, and the vaults may take {budget} in all, those in use included; allow them more, or work without"
+        "a vault of this document takes {}, and the vaults may take {} in all, those in use included; allow them more, or work without", in_words(*.needed), in_words(*.budget)
     )]
     TooLarge {
         /// Bytes of this vault.
@@ -58,6 +70,15 @@ impl VaultError {
     pub(crate) fn unread(&self) -> String {
         tracing::warn!(error = %self, "a vault could not be read");
         format!("the document's vault could not be used: {self}")
+    }
+
+    /// What a person is told where what there was failed while it was used.
+    pub(crate) fn read_again(&self) -> String {
+        let what = match self {
+            VaultError::Damaged { .. } => "is damaged",
+            _ => "could not be read",
+        };
+        format!("the document's vault {what}, so the document was read again: {self}")
     }
 
     /// Wraps what the system said about `path`.

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kept_kernels::{PackedRows, Stop};
 
 use super::end::{self, EndOf, Walk};
 use super::format::VaultShape;
-use super::making::Making;
+use super::making::{Making, PART};
 use super::read::describe;
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
@@ -90,14 +90,14 @@ impl VaultFolder {
         self.budget
     }
 
-    /// Bytes that all vaults take.
+    /// Bytes that all vaults take, those in the making included.
     ///
     /// # Errors
     /// [`VaultError::Io`] where the folder cannot be read.
     pub fn bytes(&self) -> Result<u64, VaultError> {
-        let files = self.files(EXTENSION)?;
+        let files = self.files(EXTENSION)?.into_iter().chain(self.files(PART)?);
         // Another process may just have removed one.
-        let sizes = files.iter().filter_map(|(path, _)| path.metadata().ok());
+        let sizes = files.filter_map(|(path, _)| path.metadata().ok());
         Ok(sizes.map(|facts| facts.len()).sum())
     }
 
@@ -131,9 +131,18 @@ impl VaultFolder {
         Ok(best.map(|(_, vault)| vault))
     }
 
+    /// Removes the vault that `error` says is damaged, if it says that: whose document it is, nobody is helped by it.
+    pub(crate) fn give_up(&self, error: &VaultError) {
+        if let VaultError::Damaged { path, .. } = error
+            && let Some(key) = VaultKey::of_file(path)
+        {
+            self.remove_or_warn(&key);
+        }
+    }
+
     /// Notes that `vault` is used now. That the system refuses costs nothing but its place in the order.
     pub fn used(&self, vault: &Vault) {
-        touch(vault.path());
+        self.touch(vault.path());
     }
 
     /// The vault of `key`; one that is damaged is removed.
@@ -199,7 +208,7 @@ impl VaultFolder {
         let path = self.file(key);
         match end::read(&path, key, (walk, stop)) {
             Ok(bytes) => {
-                touch(&path);
+                self.touch(&path);
                 Ok(Some(bytes))
             }
             Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -214,7 +223,7 @@ impl VaultFolder {
 
     /// Whether a document's end was left under `key`.
     pub(crate) fn has_end(&self, key: &VaultKey) -> bool {
-        describe(&self.file(key)).is_some_and(|found| matches!(found.holds, Holds::End(_)))
+        matches!(describe(&self.file(key)), Ok(Some(found)) if matches!(found.holds, Holds::End(_)))
     }
 
     /// All vaults, the most recently used first.
@@ -228,7 +237,7 @@ impl VaultFolder {
             let Ok(facts) = path.metadata() else {
                 continue;
             };
-            let (document, model, tokens, holds) = match describe(&path) {
+            let (document, model, tokens, holds) = match describe(&path).ok().flatten() {
                 Some(found) => (
                     Some(found.document),
                     Some(found.model),
@@ -271,6 +280,24 @@ impl VaultFolder {
         Ok(found)
     }
 
+    /// See [`VaultFolder::used`]. What is used last is the newest, also where the clock was set back meanwhile.
+    pub(super) fn touch(&self, path: &Path) {
+        let touched = File::options().append(true).open(path);
+        let touched = touched.and_then(|file| file.set_modified(self.after_all_but(path)));
+        if let Err(error) = touched {
+            tracing::debug!(%error, "a vault's last use was not noted");
+        }
+    }
+
+    /// Now, or a moment after the last use of any vault but that at `path`, whichever is later.
+    fn after_all_but(&self, path: &Path) -> SystemTime {
+        let others = self.files(EXTENSION).unwrap_or_default().into_iter();
+        let others = others.filter(|(other, _)| other != path);
+        let used = others.filter_map(|(other, _)| other.metadata().ok()?.modified().ok());
+        let now = SystemTime::now();
+        used.max().map_or(now, |newest| now.max(newest + TICK))
+    }
+
     pub(super) fn file(&self, key: &VaultKey) -> PathBuf {
         self.path.join(format!("{key}.{EXTENSION}"))
     }
@@ -280,6 +307,8 @@ impl VaultFolder {
 pub(super) const EXTENSION: &str = "vault";
 /// More than this is never taken unless it is asked for.
 const LARGEST_BUDGET: u64 = 20 << 30;
+/// What file systems tell apart.
+const TICK: Duration = Duration::from_millis(10);
 /// First tokens that a vault must share with a document to be of use to it: fewer are read as fast.
 pub const FEW_SHARED: usize = 64;
 
@@ -310,17 +339,6 @@ fn standard_path(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf,
     };
     let cache = cache.filter(absolute).ok_or(VaultError::NoHome)?;
     Ok(cache.join("kept").join("vaults"))
-}
-
-/// See [`VaultFolder::used`].
-fn touch(path: &Path) {
-    let touched = File::options()
-        .append(true)
-        .open(path)
-        .and_then(|file| file.set_modified(SystemTime::now()));
-    if let Err(error) = touched {
-        tracing::debug!(%error, "a vault's last use was not noted");
-    }
 }
 
 #[cfg(test)]

@@ -141,6 +141,20 @@ impl Measurement {
         }
     }
 
+    /// The most that all of them take in one layer: one that is of every query head, and as many others as there may be.
+    pub(crate) fn most_bytes(heads: LayerShape, tokens: usize) -> usize {
+        let largest = [
+            Measurement::QuerySums {
+                skip: 0,
+                products: true,
+            },
+            Measurement::Scores { of: 0 },
+        ];
+        let largest = largest.map(|other| other.bytes(heads, tokens));
+        let others = (Self::MOST - 1) * largest.into_iter().max().unwrap_or(0);
+        Measurement::ColumnSums.bytes(heads, tokens) + others
+    }
+
     /// What it is, in a few words.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::VaultError;
 use super::format::{MAGIC, TAIL};
+use super::{VaultError, VaultFolder};
 
 /// Extension of a file in the making.
 pub(super) const PART: &str = "part";
@@ -210,6 +210,9 @@ impl Making {
         });
         let bytes = written.map_err(VaultError::io(&self.part))?;
         self.finished = true;
+        if let Some(folder) = self.target.parent() {
+            VaultFolder::new(folder, 0).touch(&self.target);
+        }
         Ok(bytes)
     }
 }

@@ -445,26 +445,25 @@ enum Either {
 }
 
 /// What the file at `path` is; `None` where it is not whole.
-pub(super) fn describe(path: &Path) -> Option<Described> {
-    let mut file = File::open(path).ok()?;
-    let bytes = file.metadata().ok()?.len();
-    let (footer, _) = footer(&mut file, bytes).ok()?.ok()?;
-    Some(match footer {
-        Either::Rows(footer) => {
-            let shape = footer.shape()?;
-            Described {
-                document: footer.document,
-                model: footer.model,
-                tokens: shape.tokens,
-                holds: Holds::Rows(shape.kind),
-            }
-        }
-        Either::End(EndFooter { of, .. }) => Described {
+pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let Ok((footer, _)) = footer(&mut file, bytes)? else {
+        return Ok(None);
+    };
+    Ok(match footer {
+        Either::Rows(footer) => footer.shape().map(|shape| Described {
+            document: footer.document,
+            model: footer.model,
+            tokens: shape.tokens,
+            holds: Holds::Rows(shape.kind),
+        }),
+        Either::End(EndFooter { of, .. }) => Some(Described {
             document: of.document,
             model: of.model,
             tokens: of.tokens,
             holds: Holds::End(of.how),
-        },
+        }),
     })
 }
 

@@ -26,9 +26,9 @@ impl VaultFolder {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
         let made = folder.recursive(true).create(&self.path);
-        made.map_err(VaultError::io(&self.path))?;
+        made.map_err(|error| self.refused(error))?;
         let counting = self.counting()?;
-        self.make_room(key, needed)?;
+        self.make_room(Some(key), needed)?;
         Ok(counting)
     }
 
@@ -101,21 +101,42 @@ impl VaultFolder {
         let path = self.path.join(COUNTING);
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(VaultError::io(&path))?;
+        let file = options.open(&path).map_err(|error| self.refused(error))?;
         wait_for(&file, &path, File::try_lock)?;
         Ok(Locked(file))
     }
 
+    fn refused(&self, error: std::io::Error) -> VaultError {
+        VaultError::Folder {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    /// Removes the least recently used vaults, none that is open in any process, until the others keep to the budget, and what dead
+    /// processes left.
+    ///
+    /// # Errors
+    /// [`VaultError::Folder`], [`VaultError::Io`].
+    pub fn trim(&self) -> Result<(), VaultError> {
+        if !self.path.exists() {
+            return Ok(());
+        }
+        let _counting = self.counting()?;
+        self.make_room(None, 0)
+    }
+
     /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget; none, where that would
-    /// not be enough.
-    fn make_room(&self, key: &VaultKey, needed: u64) -> Result<(), VaultError> {
+    /// not be enough. Without a key all that can go, until the others fit.
+    fn make_room(&self, key: Option<&VaultKey>, needed: u64) -> Result<(), VaultError> {
         self.sweep()?;
         let mut entries = self.list()?;
         // One that is made anew takes the place of what is there.
-        entries.retain(|entry| entry.key != *key);
+        entries.retain(|entry| Some(&entry.key) != key);
         let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
         // What others are writing has its whole length from the beginning.
-        let parts = self.files(PART)?.into_iter().filter(|(_, of)| of != key);
+        let parts = self.files(PART)?.into_iter();
+        let parts = parts.filter(|(_, of)| Some(of) != key);
         taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
             .map(|facts| facts.len())
             .sum::<u64>();
@@ -134,7 +155,7 @@ impl VaultFolder {
                 Err(error) => tracing::warn!(%error, "a vault cannot make room"),
             }
         }
-        if taken + needed > self.budget {
+        if taken + needed > self.budget && key.is_some() {
             // The others are in use.
             return Err(VaultError::TooLarge {
                 needed,
@@ -166,7 +187,8 @@ impl VaultFolder {
             }
         }
         for (path, key) in self.files(EXTENSION)? {
-            if describe(&path).is_none() {
+            // One that the system does not show now may be whole.
+            if let Ok(None) = describe(&path) {
                 self.remove_or_warn(&key);
             }
         }

@@ -65,6 +65,15 @@ impl VaultWriter {
         PIECE as u64
     }
 
+    /// Tokens whose keys and values are written in a moment, a few pieces of each head.
+    pub(crate) fn rows_at_once(&self) -> usize {
+        4 * self.rows_of_a_piece()
+    }
+
+    fn rows_of_a_piece(&self) -> usize {
+        (PIECE / self.shape.kind.row_bytes(self.shape.heads.head_dim)).max(1)
+    }
+
     fn layer(&self) -> usize {
         self.footer.checksums.len()
     }
@@ -118,7 +127,7 @@ impl VaultWriter {
         let (kind, dim) = (self.shape.kind, self.shape.heads.head_dim);
         let kept = self.shape.rows(self.layer());
         let which = which.start.max(kept.start)..which.end;
-        let at_once = (PIECE / kind.row_bytes(dim)).max(1);
+        let at_once = self.rows_of_a_piece();
         let mut piece = std::mem::take(&mut self.piece);
         for (of, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
             for head in 0..self.shape.heads.kv_heads {

@@ -165,8 +165,8 @@ async fn live(
     writer.abort();
     match end {
         Some(end) => {
-            if let End::Closed(_) = end {
-                // Its input ends here, and so should it; one that was halted does not hear of it.
+            if let End::Closed(_) | End::Restart = end {
+                // Its input ends here, and so should it, with nothing half-written; one that was halted does not hear of it.
                 let _ = writer.await;
                 let _ = tokio::time::timeout(GRACE, child.wait()).await;
             }

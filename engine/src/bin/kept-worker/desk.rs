@@ -23,6 +23,8 @@ pub use questions::{parse_budget, stored};
 pub enum Input {
     /// From the window, with its bytes.
     Request(Request, Vec<u8>),
+    /// The window ended the input: it is gone, or needs this process no more.
+    NothingMore,
     /// A message that was JSON, but no request; the sentence says why.
     NotUnderstood(String),
     /// Opening a model has ended; the number tells which.
@@ -98,10 +100,12 @@ impl Desk {
         }
     }
 
-    /// Decides until nobody is left to say anything.
+    /// Decides until the input has ended and nothing runs any more.
     pub fn run(mut self, inputs: Receiver<Input>) {
+        let mut leaving = false;
         for input in inputs {
             match input {
+                Input::NothingMore => leaving = true,
                 Input::Request(request, bytes) => self.request(request, bytes),
                 Input::NotUnderstood(why) => self.fail(
                     None,
@@ -117,7 +121,16 @@ impl Desk {
                     self.settle();
                 }
                 Input::Counted(..) => {}
+                // Nobody wants to hear of it.
+                Input::Ended { .. } if leaving => return,
                 Input::Ended { reply, left } => self.ended(&reply, left),
+            }
+            if leaving {
+                self.waiting.clear();
+                match &self.running {
+                    Some(running) => running.stop.request(),
+                    None => return,
+                }
             }
         }
     }
@@ -163,6 +176,8 @@ impl Desk {
             } => match Keeping::named(&kind, budget) {
                 Ok(keeping) => {
                     self.keeping = keeping;
+                    // Less may be allowed than before.
+                    self.keeping.trim();
                     self.tell_vaults(ticket);
                 }
                 Err(why) => self.fail(Some(ticket), Failure::Vaults, why),

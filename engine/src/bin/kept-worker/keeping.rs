@@ -65,6 +65,16 @@ impl Keeping {
         Ok(())
     }
 
+    /// Removes what is more than a person allowed, the least recently used first, but nothing that is in use. What cannot be removed now
+    /// goes when the next document is kept.
+    pub fn trim(&self) {
+        if let (Some(folder), Some(_)) = (&self.folder, self.budget)
+            && let Err(error) = folder.trim()
+        {
+            tracing::warn!(%error, "what is kept is more than is allowed");
+        }
+    }
+
     /// What is kept, as the window is told.
     pub fn told(&self, ticket: u64) -> Result<Reply, String> {
         let folder = self.folder()?;

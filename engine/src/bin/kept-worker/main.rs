@@ -1,5 +1,5 @@
 //! `kept-worker`: the engine in a process of its own, for a window that must outlive it. Requests come on standard input,
-//! replies go to standard output, both as frames (`kept_engine::protocol`); the end of the input ends the process at once.
+//! replies go to standard output, both as frames (`kept_engine::protocol`); the end of the input stops what runs and ends the process.
 //!
 //! This thread reads. The desk (`desk.rs`) decides, on a second thread; questions and comparisons run on a third (`asking.rs`, `comparing.rs`); every file that
 //! is opened has a thread of its own. Not here: anything the engine does.
@@ -17,8 +17,9 @@ mod output;
 use std::io::{BufReader, Read};
 use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
-use kept_engine::kernels::threads;
+use kept_engine::kernels::{CountingAllocator, threads};
 use kept_engine::protocol::{HEADER_BYTES, ProtocolError, Request, read_frame};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -28,8 +29,15 @@ use crate::desk::{Desk, Input};
 use crate::device::Task;
 use crate::output::Output;
 
+/// Memory that the system refuses ends this process with a sentence, and the window starts another one.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
 /// Exit code where the command line is not understood, or the input is no stream of frames.
 const MALFORMED: u8 = 2;
+/// How long a process that nobody needs any more waits for what runs to stop.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// Exit code after a bug that nothing can go on after.
 const BROKEN: i32 = 70;
 
@@ -63,17 +71,25 @@ fn serve() -> ExitCode {
     let (inbox, inputs) = channel();
     let desk = Desk::new(output, inbox.clone());
     let named = std::thread::Builder::new().name("desk".to_owned());
+    let (ended, end) = channel();
     let started = named.spawn(move || {
         let work = std::panic::AssertUnwindSafe(|| desk.run(inputs));
         if std::panic::catch_unwind(work).is_err() {
             std::process::exit(BROKEN);
         }
+        // Nobody waits for it any more where that took too long.
+        let _ = ended.send(());
     });
     if let Err(error) = started {
         eprintln!("kept-worker: no thread could be started ({error})");
         return ExitCode::FAILURE;
     }
-    match read_requests(&mut BufReader::new(std::io::stdin()), &inbox) {
+    let read = read_requests(&mut BufReader::new(std::io::stdin()), &inbox);
+    // What runs is stopped, and leaves nothing half-written. What does not hear is not waited for.
+    if inbox.send(Input::NothingMore).is_ok() && end.recv_timeout(PATIENCE).is_err() {
+        tracing::warn!("what ran did not stop within {PATIENCE:?}");
+    }
+    match read {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kept-worker: {error}");

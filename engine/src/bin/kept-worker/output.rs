@@ -59,9 +59,9 @@ impl Output {
         });
         match written {
             Ok(()) => {}
-            // The window is gone; its end of our input is about to close too.
+            // The window is gone; its end of our input closes too, and ends what runs.
             Err(ProtocolError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                std::process::exit(0)
+                tracing::debug!("nobody hears the replies any more");
             }
             Err(error) => {
                 eprintln!("kept-worker: a reply could not be written: {error}");
