@@ -8,6 +8,7 @@ mod vaults;
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
@@ -198,10 +199,9 @@ impl EngineArguments {
 
 /// A size in bytes.
 fn memory(text: &str) -> anyhow::Result<u64> {
-    match text.parse() {
-        Ok(Budget::Bytes(bytes)) => Ok(bytes),
-        _ => anyhow::bail!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none"),
-    }
+    kept_engine::Limits::memory_of(text).with_context(|| {
+        format!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none")
+    })
 }
 
 #[derive(Debug, Args)]

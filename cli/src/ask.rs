@@ -127,10 +127,16 @@ impl Asking<'_> {
         }
         let bar = ReadingBar::new();
         let mut printed: anyhow::Result<()> = Ok(());
+        let mut said = Vec::new();
         let stop = &self.stop;
         let answer = engine.ask(
             ask,
             &mut |event| match event {
+                // Before a book is read for minutes, and not after.
+                Event::Chosen { note } => {
+                    output::say(&output::printable(&format!("note: {note}\n")));
+                    said.push(note);
+                }
                 Event::Progress(progress) => bar.show(&progress),
                 Event::Read { .. } => bar.clear(),
                 Event::Token { text } => {
@@ -162,7 +168,7 @@ impl Asking<'_> {
         }
         printed?;
         output::print_text("\n")?;
-        let summary = summary(&answer, computer(engine), self.expected);
+        let summary = summary(&answer, &said, computer(engine), self.expected);
         output::say(&format!("\n{summary}"));
         written?;
         if arguments.paint {
@@ -213,8 +219,9 @@ fn computer(engine: &Engine) -> Option<&str> {
     Some(&card.device().facts().name)
 }
 
-/// What the answer cost, in three lines; `expected` bytes were to be the peak, `card` computed.
-fn summary(answer: &Answer, card: Option<&str>, expected: u64) -> String {
+/// What the answer cost, in three lines, and what is to be known of it that was not `said`; `expected` bytes were to be the peak, `card`
+/// computed.
+fn summary(answer: &Answer, said: &[String], card: Option<&str>, expected: u64) -> String {
     let method = &answer.method;
     let mean = answer.map.mean_rows();
     let mut text = format!(
@@ -262,7 +269,7 @@ fn summary(answer: &Answer, card: Option<&str>, expected: u64) -> String {
         Finish::Context => text += "note: the answer reached the end of the model's context\n",
         Finish::Stopped => text += "note: stopped\n",
     }
-    for note in &answer.notes {
+    for note in answer.notes.iter().filter(|note| !said.contains(note)) {
         text += &format!("note: {note}\n");
     }
     output::printable(&text)

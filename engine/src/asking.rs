@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use kept_kernels::Stop;
+use kept_kernels::{PackedRows, Stop};
 use kept_models::RopeTable;
-use kept_policies::{Policy, PromptShape};
+use kept_policies::{Budget, Policy};
 
 use crate::answering::{Answering, PromptRead};
 use crate::auto;
@@ -17,14 +17,15 @@ use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::Told;
 use crate::within::Prompted;
 use crate::{
-    AUTO, Answer, Ask, Engine, EngineError, Event, Prefill, Prompt, Sampler, Streaming, Watch,
+    AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Method, Prefill, Prompt, Sampler,
+    Streaming, Watch,
 };
 
 /// How a prompt will be read: rows per kv head, tokens of a chunk, and a sentence where memory decided.
-struct Fitting {
-    budget: usize,
-    chunk: usize,
-    note: Option<String>,
+pub(crate) struct Fitting {
+    pub(crate) budget: usize,
+    pub(crate) chunk: usize,
+    pub(crate) note: Option<String>,
 }
 
 impl Engine {
@@ -88,6 +89,7 @@ impl Engine {
         if let Some((stored, why)) =
             self.for_bytes(ask.method, ask.budget, &prompted, &ask.limits, beside)?
         {
+            why.iter().for_each(|why| watch.chosen(why));
             // Its type of rows has a name now, so that nothing is looked for again.
             let mut answer = stored.ask_prompt(ask, prompt, watch, stop)?;
             answer.notes.splice(0..0, why);
@@ -102,11 +104,24 @@ impl Engine {
     /// Bytes that a question has beside it in memory whatever the method: the document, and what its vault of a prompt of `tokens` tokens
     /// holds.
     pub(crate) fn bytes_beside(&self, ask: &Ask<'_>, tokens: usize) -> u64 {
-        let vault = match self.streams(ask.limits.streaming, tokens) {
+        let streams = self.streams(ask.limits.streaming, tokens);
+        let vault = ask.vault.map(|vaults| vaults.kind);
+        self.bytes_beside_of(ask.document.text.len() as u64, tokens, streams, vault)
+    }
+
+    /// [`Engine::bytes_beside`] of a text of `text_bytes` bytes, whose vault stores rows as `vault`, if there may be one.
+    pub(crate) fn bytes_beside_of(
+        &self,
+        text_bytes: u64,
+        tokens: usize,
+        streams: bool,
+        vault: Option<PackedRows>,
+    ) -> u64 {
+        let vault = match streams {
             true => 0,
-            false => (ask.vault).map_or(0, |vaults| self.vault_bytes(tokens, vaults.kind)),
+            false => vault.map_or(0, |kind| self.vault_bytes(tokens, kind)),
         };
-        ask.document.text.len() as u64 + vault
+        text_bytes + vault
     }
 
     /// Reads the whole prompt, layer by layer, and answers.
@@ -121,7 +136,8 @@ impl Engine {
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         let n = prompt.len();
-        let fitting = self.fit_reading(ask, &mut *policy, prompted)?;
+        let beside = self.bytes_beside(ask, n);
+        let fitting = self.fit_reading((ask.method, ask.budget), &mut *policy, prompted, beside)?;
         let mut notes = document_notes(ask.document);
         notes.extend(self.card_note());
         notes.extend(fitting.note.clone());
@@ -129,12 +145,15 @@ impl Engine {
         let room = self.room(n, ask.max_tokens);
         // Of a policy of its own: what one was told of a missing budget holds for one reading.
         let mut same = ask.method.build()?;
-        self.tell_of_budget(ask, &mut *same, prompted.shape)?;
+        self.tell_of_budget(ask.budget, &mut *same, prompted)?;
         let (expected, _) =
             self.ledger_with(&mut *same, prompted, fitting.budget, fitting.chunk)?;
-        self.ask_for(&expected)?;
+        // With the most that a vault may take: what there is of it is found when reading begins.
+        let vault = prompted.vault.map_or(0, |kind| self.vault_bytes(n, kind));
+        self.ask_for(&MemoryLedger { vault, ..expected })?;
         let rope = RopeTable::new(self.model().config(), n + room);
 
+        fitting.note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
         let access = |anew: bool| {
@@ -161,11 +180,12 @@ impl Engine {
             // Layers were cut already: the method begins anew too.
             Err(EngineError::Vault(error)) => {
                 tracing::warn!(%error, "the document is read again");
-                notes.push(format!(
-                    "the document's vault is damaged, so the document was read again: {error}"
-                ));
+                if let Some(vaults) = ask.vault {
+                    vaults.folder.give_up(&error);
+                }
+                notes.push(error.read_again());
                 policy = ask.method.build()?;
-                self.tell_of_budget(ask, &mut *policy, prompted.shape)?;
+                self.tell_of_budget(ask.budget, &mut *policy, prompted)?;
                 read(&mut *policy, watch, true)?
             }
             outcome => outcome?,
@@ -197,17 +217,17 @@ impl Engine {
         self.write_answer(read, answering, watch)
     }
 
-    /// Rows and chunk for a prompt: what was asked for, or what fits the memory that was named.
-    fn fit_reading(
+    /// Rows and chunk for a prompt, with `beside` bytes beside it: what was asked for, or what fits the memory that was named.
+    pub(crate) fn fit_reading(
         &self,
-        ask: &Ask<'_>,
+        (method, budget): (&Method, Option<Budget>),
         policy: &mut dyn Policy,
         prompted: &Prompted<'_>,
+        beside: u64,
     ) -> Result<Fitting, EngineError> {
-        let wanted = |policy: &mut dyn Policy| {
-            self.rows_for(policy, ask.budget, prompted.shape, prompted.room)
-        };
-        let Some(memory) = ask.limits.memory else {
+        let wanted =
+            |policy: &mut dyn Policy| self.rows_for(policy, budget, prompted.shape, prompted.room);
+        let Some(memory) = prompted.memory else {
             return Ok(Fitting {
                 budget: wanted(policy)?,
                 chunk: CHUNK,
@@ -215,14 +235,13 @@ impl Engine {
             });
         };
         // Without a budget as many rows as fit.
-        let wanted = match ask.budget {
+        let wanted = match budget {
             Some(_) => Some(wanted(policy)?),
             None => None,
         };
         let tokens = prompted.shape.tokens;
-        let beside = self.bytes_beside(ask, tokens);
         let fitted = self.within(policy, prompted, memory, wanted, beside)?;
-        let costs = auto::costs_in_words(ask.method, (fitted.rows, tokens), fitted.cache);
+        let costs = auto::costs_in_words(method, (fitted.rows, tokens), fitted.cache);
         Ok(Fitting {
             budget: fitted.rows,
             chunk: fitted.chunk,
@@ -231,14 +250,14 @@ impl Engine {
     }
 
     /// Tells a fresh policy that nobody named a budget, if that is so: methods with settings of their own for the case then take them.
-    fn tell_of_budget(
+    pub(crate) fn tell_of_budget(
         &self,
-        ask: &Ask<'_>,
+        budget: Option<Budget>,
         policy: &mut dyn Policy,
-        shape: &PromptShape,
+        prompted: &Prompted<'_>,
     ) -> Result<(), EngineError> {
-        if ask.budget.is_none() && ask.limits.memory.is_none() {
-            self.rows_for(policy, None, shape, ask.max_tokens)?;
+        if budget.is_none() && prompted.memory.is_none() {
+            self.rows_for(policy, None, prompted.shape, prompted.room)?;
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ pub struct Decoder<'a> {
     buffers: Buffers,
     /// Where the model's weights are on a graphics card: the cache there, made with the first logits.
     card: Option<OnCard<'a>>,
+    /// What the method changed in a layer there; room that is used again.
+    changed: Vec<Changed>,
 }
 
 /// Who does what of an answer on a graphics card.
@@ -101,6 +103,7 @@ impl<'a> Decoder<'a> {
             cache,
             buffers,
             card: None,
+            changed: Vec::new(),
         }
     }
 
@@ -285,7 +288,7 @@ impl<'a> Decoder<'a> {
         let group = config.q_heads / config.kv_heads;
         self.model.embed(&[token], &mut b.residual);
         card.step(cache, &b.residual, &mut b.logits)?;
-        let mut changed = Vec::new();
+        let changed = &mut self.changed;
         let mut cut_layers = 0;
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             if let Some(votes) = votes.as_deref_mut() {
@@ -311,7 +314,7 @@ impl<'a> Decoder<'a> {
                 (probabilities, stride, group),
                 &mut |change| changed.push(change),
             );
-            card.send(layer, cached, &changed)?;
+            card.send(layer, cached, changed)?;
         }
         cache.next = Pos(cache.next.0 + 1);
         Ok(())

@@ -5,8 +5,10 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::{CHUNK, card_bytes, place_on_card};
+use crate::prefill::{CHUNK, card_bytes};
 use crate::sizes::{Sizes, kept_bytes};
+use crate::streaming::StreamPlan;
+use crate::vault::Vaults;
 use crate::within::Prompted;
 use crate::{
     AUTO, Chosen, Engine, EngineError, Fitted, Limits, MemoryLedger, Method, Streaming, decode,
@@ -36,9 +38,94 @@ pub struct Estimate {
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
     /// Tokens of the prompt that need no reading, because their rows are in a vault; 0 until that was looked up
-    /// ([`Engine::foresee_vault`]).
+    /// ([`Engine::cost_with_vault`]).
     #[serde(default)]
     pub tokens_from_vault: usize,
+    /// What was chosen for the memory that was named and what it costs, in one sentence; it is not in [`Estimate::note`].
+    #[serde(default)]
+    pub fitted: Option<String>,
+}
+
+/// A question before it is asked, as far as its cost goes.
+#[derive(Clone, Copy)]
+pub struct Costing<'a> {
+    /// Its prompt.
+    pub prompt: &'a PromptShape,
+    /// As in [`crate::Ask`].
+    pub method: &'a Method,
+    /// As in [`crate::Ask`].
+    pub budget: Option<Budget>,
+    /// Room for an answer of so many tokens; fewer where the model's context ends sooner.
+    pub room: usize,
+    /// As in [`Limits`].
+    pub memory: Option<u64>,
+    /// Bytes of the document's text.
+    pub text_bytes: u64,
+    /// How rows are stored in its vault, where there may be one.
+    pub vault: Option<PackedRows>,
+}
+
+/// A prompt that would be read whole.
+pub(crate) struct Whole {
+    pub(crate) sizes: Sizes,
+    /// Rows per kv head, as the method is given them.
+    rows: usize,
+    /// What a person should know of such a reading, one sentence each.
+    notes: Vec<String>,
+    /// What was chosen for the memory that is named.
+    fitted: Option<String>,
+}
+
+impl Costing<'_> {
+    fn prompted(&self, engine: &Engine) -> Prompted<'_> {
+        let streams = engine.streams(Streaming::Auto, self.prompt.tokens);
+        Prompted {
+            shape: self.prompt,
+            room: match streams {
+                true => self.room.min(StreamPlan::MOST_ROOM),
+                false => self.room,
+            },
+            streams,
+            memory: self.memory,
+            vault: self.vault,
+        }
+    }
+
+    /// The plan for reading it in streaming, and what was chosen for the memory that is named.
+    pub(crate) fn plan(
+        &self,
+        engine: &Engine,
+    ) -> Result<(StreamPlan, Option<String>), EngineError> {
+        let mut policy = self.method.build()?;
+        let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
+        engine.stream_plan_within(asked, &mut *policy, &prompted, self.text_bytes)
+    }
+
+    /// Reading it whole.
+    pub(crate) fn read(&self, engine: &Engine) -> Result<Whole, EngineError> {
+        let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
+        let fitting = {
+            let mut policy = self.method.build()?;
+            let beside = self.bytes_beside(engine, &prompted);
+            engine.fit_reading(asked, &mut *policy, &prompted, beside)?
+        };
+        // Of a policy of its own: what one was told while rows were looked for is that search's.
+        let mut policy = self.method.build()?;
+        engine.tell_of_budget(self.budget, &mut *policy, &prompted)?;
+        let rows = fitting.budget;
+        let sizes = engine.sizes_with(&mut *policy, &prompted, rows, fitting.chunk)?;
+        Ok(Whole {
+            notes: sizes.notes(&*policy),
+            sizes,
+            rows,
+            fitted: fitting.note,
+        })
+    }
+
+    fn bytes_beside(&self, engine: &Engine, prompted: &Prompted<'_>) -> u64 {
+        let (tokens, streams) = (self.prompt.tokens, prompted.streams);
+        engine.bytes_beside_of(self.text_bytes, tokens, streams, self.vault)
+    }
 }
 
 impl Engine {
@@ -54,13 +141,38 @@ impl Engine {
         budget: Option<Budget>,
         room: usize,
     ) -> Result<Estimate, EngineError> {
-        let tokens = prompt.tokens;
+        self.cost(&Costing {
+            prompt,
+            method,
+            budget,
+            room,
+            memory: None,
+            text_bytes: 0,
+            vault: None,
+        })
+    }
+
+    /// What such a question would cost, within the memory that is named.
+    ///
+    /// # Errors
+    /// As [`Engine::estimate`]; [`EngineError::Memory`] where it does not fit.
+    pub fn cost(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
+        let prompted = costing.prompted(self);
+        let Costing { method, budget, .. } = *costing;
+        let limits = Limits {
+            memory: costing.memory,
+            ..Limits::default()
+        };
+        let beside = costing.bytes_beside(self, &prompted);
         if method.name == AUTO {
-            // The text is in memory already; its bytes do not change the choice by more than themselves.
-            let chosen = self.choose(prompt, budget, room, &Limits::default(), 0)?;
+            let chosen = self.choose(costing.prompt, budget, costing.room, &limits, beside)?;
             let rows = (chosen.method.name != "full").then_some(Budget::Rows(chosen.rows));
             let stored = self.clone().with_cache(chosen.cache);
-            let estimate = stored.estimate(prompt, &chosen.method, rows, room)?;
+            let estimate = stored.cost(&Costing {
+                method: &chosen.method,
+                budget: rows,
+                ..*costing
+            })?;
             let notes = [format!("auto chooses {}", chosen.reason)].into_iter();
             return Ok(Estimate {
                 note: Some(notes.chain(estimate.note).collect::<Vec<_>>().join("; ")),
@@ -68,29 +180,66 @@ impl Engine {
                 ..estimate
             });
         }
-        let prompted = Prompted {
-            shape: prompt,
-            room,
-            streams: self.streams(Streaming::Auto, tokens),
-            memory: None,
-            vault: None,
-        };
-        if let Some((stored, why)) =
-            self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?
-        {
-            let estimate = stored.estimate(prompt, method, budget, room)?;
+        if let Some((stored, why)) = self.for_bytes(method, budget, &prompted, &limits, beside)? {
+            let estimate = stored.cost(costing)?;
             let notes: Vec<String> = why.into_iter().chain(estimate.note).collect();
             return Ok(Estimate {
                 note: (!notes.is_empty()).then(|| notes.join("; ")),
                 ..estimate
             });
         }
-        if prompted.streams {
-            return self.streaming_estimate(prompt, method, budget, room);
+        match prompted.streams {
+            true => self.cost_of_streaming(costing),
+            false => self.cost_of_reading(costing),
         }
-        let (sizes, rows, mut notes) = self.sizes(prompt, method, budget, room)?;
-        notes.splice(0..0, budget.and_then(|_| budget_note(method, rows, tokens)));
-        let ledger = self.ledger_of(&sizes, room)?;
+    }
+
+    /// [`Engine::cost`] of a question on a document that may be in one of `vaults`: with the tokens that come from there, and with what
+    /// taking them and leaving others there holds. `begins` has the tokens that every prompt on the document begins with
+    /// ([`crate::DocumentLength::begins`]).
+    ///
+    /// # Errors
+    /// As [`Engine::cost`].
+    pub fn cost_with_vault(
+        &self,
+        costing: &Costing<'_>,
+        begins: &[u32],
+        vaults: Vaults<'_>,
+    ) -> Result<Estimate, EngineError> {
+        let mut estimate = self.cost(costing)?;
+        let costing = match &estimate.chosen {
+            Some(chosen) => Costing {
+                method: &chosen.method,
+                budget: Some(Budget::Rows(chosen.rows)),
+                ..*costing
+            },
+            None => *costing,
+        };
+        // As the question will store its rows.
+        let cache = estimate.cache.parse().unwrap_or(self.cache_type());
+        let stored = self.clone().with_cache(cache);
+        let Some(foreseen) = stored.foresee_vault(begins, &costing, vaults)? else {
+            return Ok(estimate);
+        };
+        estimate.tokens_from_vault = foreseen.tokens;
+        if let Some(ledger) = foreseen.ledger {
+            estimate.scratch = scratch_of(&ledger, estimate.kv_bytes);
+        }
+        Ok(estimate)
+    }
+
+    /// [`Engine::cost`] of a prompt that is read whole.
+    fn cost_of_reading(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
+        let tokens = costing.prompt.tokens;
+        let Whole {
+            sizes,
+            rows,
+            mut notes,
+            fitted,
+        } = costing.read(self)?;
+        let of_budget = (costing.budget).and_then(|_| budget_note(costing.method, rows, tokens));
+        notes.splice(0..0, of_budget);
+        let ledger = self.ledger_of(&sizes, costing.room)?;
         let config = self.model().config();
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, self.cache_type());
         let kept: usize = sizes.kept().sum();
@@ -102,44 +251,38 @@ impl Engine {
             kv_bytes,
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
-            scratch: ledger.peak() + ledger.kept_on_card - ledger.weights - kv_bytes,
+            scratch: scratch_of(&ledger, kv_bytes),
             note: (!notes.is_empty()).then(|| notes.join("; ")),
             cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
+            fitted,
         })
     }
 
-    /// [`Engine::estimate`] of a prompt beyond the model's context.
-    fn streaming_estimate(
-        &self,
-        prompt: &PromptShape,
-        method: &Method,
-        budget: Option<Budget>,
-        room: usize,
-    ) -> Result<Estimate, EngineError> {
-        let mut policy = method.build()?;
-        let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
+    /// [`Engine::cost`] of a prompt beyond the model's context.
+    fn cost_of_streaming(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
+        let tokens = costing.prompt.tokens;
+        let (plan, fitted) = costing.plan(self)?;
         let ledger = plan.ledger(self.model());
-        let rows = plan.rows.min(prompt.tokens);
+        let rows = plan.rows.min(tokens);
         let config = self.model().config();
         let of_head = kept_bytes(rows, rows, config.head_dim, self.cache_type());
         let heads = config.full_layers().count() * config.kv_heads;
-        let kv_bytes = (heads * of_head) as u64 + self.window_bytes(prompt.tokens);
+        let kv_bytes = (heads * of_head) as u64 + self.window_bytes(tokens);
+        let notes = self.streaming_notes(costing.method, &plan, tokens)?;
         Ok(Estimate {
-            prompt_tokens: prompt.tokens,
+            prompt_tokens: tokens,
             rows,
             kv_bytes,
-            kv_bytes_full: self.kv_bytes_full(prompt.tokens),
+            kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
-            note: Some(
-                self.streaming_notes(method, &plan, prompt.tokens)?
-                    .join("; "),
-            ),
+            note: Some(notes.join("; ")),
             cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
+            fitted,
         })
     }
 
@@ -163,8 +306,7 @@ impl Engine {
         };
         let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
-        let (sizes, ..) = engine.sizes(prompt, method, budget, room)?;
-        engine.ledger_of(&sizes, room)
+        engine.ledger_of(&engine.sizes(method, budget, &prompted)?, room)
     }
 
     /// Bytes of the graphics card that has the model's weights, these included, that such a reading and its answer take at the worst
@@ -179,27 +321,27 @@ impl Engine {
         vault: Option<PackedRows>,
         memory: Option<u64>,
     ) -> Result<u64, EngineError> {
-        let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
-        let mut sizes = sizes.with_vault(vault);
-        place_on_card(self.model(), &mut sizes, memory)?;
+        let prompted = Prompted {
+            shape: prompt,
+            room,
+            streams: false,
+            memory,
+            vault,
+        };
+        let sizes = self.sizes(method, budget, &prompted)?;
         Ok(self.ledger_of(&sizes, room)?.card)
     }
 
-    pub(crate) fn sizes(
+    /// The sizes of a question that is read whole, with the rows that the budget names and chunks of the usual length.
+    fn sizes(
         &self,
-        prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
-        room: usize,
-    ) -> Result<(Sizes, usize, Vec<String>), EngineError> {
+        prompted: &Prompted<'_>,
+    ) -> Result<Sizes, EngineError> {
         let mut policy = method.build()?;
-        let rows = self.rows_for(&mut *policy, budget, prompt, room)?;
-        let room = self.room(prompt.tokens, room);
-        let mut sizes = Sizes::new(self.model(), &mut *policy, prompt, rows, room, CHUNK)?
-            .with_cache(self.cache_type(), &*policy)?;
-        place_on_card(self.model(), &mut sizes, None)?;
-        let notes = sizes.notes(&*policy);
-        Ok((sizes, rows, notes))
+        let rows = self.rows_for(&mut *policy, budget, prompted.shape, prompted.room)?;
+        self.sizes_with(&mut *policy, prompted, rows, CHUNK)
     }
 
     pub(crate) fn ledger_of(
@@ -232,8 +374,13 @@ impl Engine {
     }
 }
 
-/// What was chosen for an amount of memory, and what it `costs`, in one sentence.
-pub(crate) fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &str) -> String {
+/// What a question takes beside weights and kept rows.
+fn scratch_of(ledger: &MemoryLedger, kv_bytes: u64) -> u64 {
+    ledger.peak() + ledger.kept_on_card - ledger.weights - kv_bytes
+}
+
+/// What was chosen for an amount of memory, and what it `costs`, in one sentence: [`Estimate::fitted`], and among an answer's notes.
+pub fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &str) -> String {
     let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
     format!(
         "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {costs}",

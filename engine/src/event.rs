@@ -34,6 +34,11 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
+    /// Something was chosen for the question, or has to be known of how it is read. Before anything is read.
+    Chosen {
+        /// One sentence, which is among the answer's notes too.
+        note: String,
+    },
     /// Reading goes on. At most about twenty a second.
     Progress(Progress),
     /// The prompt is read and cut: what the cache costs now, and what the full cache would.

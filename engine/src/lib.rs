@@ -59,7 +59,7 @@ pub use device::{
 };
 pub use drawn::drawn_cache;
 pub use error::EngineError;
-pub use estimate::Estimate;
+pub use estimate::{Costing, Estimate, fitted_note};
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use forced::ForcedLogits;

@@ -27,7 +27,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// The policy itself. [`AUTO`] is no method before it is chosen.
+    /// The policy itself. [`crate::AUTO`] is no method before it is chosen.
     pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
         Ok(kept_policies::build(&self.name, &self.parameters)?)
     }
@@ -63,6 +63,16 @@ pub struct Limits {
     /// Bytes for everything: the program, weights, vocabulary, document, and the question at its worst moment. Rows and chunk are then
     /// chosen to fit.
     pub memory: Option<u64>,
+}
+
+impl Limits {
+    /// The bytes that a person has written for [`Limits::memory`]: `6GiB`, `900 MiB`; nothing where that is no size.
+    pub fn memory_of(written: &str) -> Option<u64> {
+        match written.parse() {
+            Ok(Budget::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
 }
 
 /// Why an answer ended.

@@ -210,6 +210,14 @@ impl Sizes {
         }
     }
 
+    /// Rows that run through a layer at once: a chunk, or fewer where no more are read.
+    fn rows_at_once(&self) -> usize {
+        match self.rereading {
+            Some(_) => self.chunk,
+            None => self.chunk.min(self.tokens - self.known),
+        }
+    }
+
     /// The same with a vault whose rows are stored as `kind`, if there may be one.
     pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
         self.vault_rows = kind;

@@ -9,6 +9,10 @@ use crate::{CompactLayer, Event, MemoryNow, Phase, Progress, Prompt};
 ///
 /// Calls come on the engine's thread and hold it up, so they should be quick.
 pub trait Watch {
+    /// Something was chosen for the question, or has to be known of how it is read: a sentence, before anything is read. It will be among
+    /// the answer's notes too.
+    fn chosen(&mut self, _note: &str) {}
+
     /// The prompt is made; reading begins.
     fn prompt(&mut self, _prompt: &Prompt) {}
 
@@ -47,6 +51,12 @@ pub struct Reading {
 pub(crate) struct Told<'a>(pub(crate) &'a mut dyn FnMut(Event));
 
 impl Watch for Told<'_> {
+    fn chosen(&mut self, note: &str) {
+        (self.0)(Event::Chosen {
+            note: note.to_owned(),
+        });
+    }
+
     fn progress(&mut self, progress: &Progress, _memory: &MemoryNow) {
         if progress.phase == Phase::Reading {
             (self.0)(Event::Progress(*progress));

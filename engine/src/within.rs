@@ -14,10 +14,10 @@ use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
 use crate::auto;
 use crate::prefill::{CHUNK, carrying_bytes, place_on_card};
-use crate::shape::shape_of;
+use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
-use crate::vault::{LAST_QUERIES, Vault, VaultWriter};
+use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
 use crate::{Engine, EngineError, Limits, MemoryLedger, Method, available_memory};
 
 /// Smaller chunks take less scratch and more time; the result is the same.
@@ -399,23 +399,35 @@ impl Engine {
             let ledger = plan.ledger(model);
             return Ok((MemoryLedger { card, ..ledger }, plan.chunk));
         }
+        let sizes = self.sizes_with(policy, prompt, rows, chunk)?;
         let room = self.room(shape.tokens, prompt.room);
-        let mut sizes = Sizes::new(model, policy, shape, rows, room, chunk)?
+        Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
+    }
+
+    /// The sizes of such a question, read whole, with `rows` rows and chunks of `chunk` at most.
+    pub(crate) fn sizes_with(
+        &self,
+        policy: &mut dyn Policy,
+        prompt: &Prompted<'_>,
+        rows: usize,
+        chunk: usize,
+    ) -> Result<Sizes, EngineError> {
+        let room = self.room(prompt.shape.tokens, prompt.room);
+        let mut sizes = Sizes::new(self.model(), policy, prompt.shape, rows, room, chunk)?
             .with_cache(self.cache_type(), policy)?
             .with_vault(prompt.vault);
-        place_on_card(model, &mut sizes, prompt.memory)?;
-        Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
+        place_on_card(self.model(), &mut sizes, prompt.memory)?;
+        Ok(sizes)
     }
 
     /// The most that reading from a vault and writing to it holds for a prompt of `tokens` tokens: a piece of each file, the last
     /// queries of both, ids, and what a method measured over the whole document. For limits, which must hold; what is really held is
     /// in the ledger.
     pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
-        let heads = shape_of(self.model());
+        let heads = head_shape(self.model());
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
-        let measured = (heads.q_heads + heads.kv_heads) * tokens
-            + heads.q_heads * heads.head_dim * (heads.head_dim + 3);
-        let numbers = (2 * queries + measured + tokens) * size_of::<f32>();
+        let measured = Measurement::most_bytes(heads.into(), tokens);
+        let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
         let locked = carrying_bytes(self.model(), kind, CHUNK);
         Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
     }

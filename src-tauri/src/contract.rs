@@ -91,6 +91,9 @@ pub struct Settings {
     /// How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves it to the engine.
     #[serde(default)]
     pub cache: Option<String>,
+    /// What everything may take in memory, such as `6 GiB`; `None` is no limit.
+    #[serde(default)]
+    pub memory: Option<String>,
     /// What computes: `cpu` or `cuda:0`; `None` takes a graphics card where the model fits one.
     #[serde(default)]
     pub device: Option<String>,

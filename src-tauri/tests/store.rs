@@ -42,6 +42,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         parameters: [("w".to_owned(), "8".to_owned())].into(),
         budget: Some("25%".into()),
         cache: Some("q8_0".into()),
+        memory: Some("6 GiB".into()),
         model: "mini".into(),
         sources: vec![Source {
             start: 1,
@@ -147,7 +148,7 @@ async fn everything_is_there_after_a_restart() {
     write(
         folder.path(),
         vec![
-            Save::Settings(settings.clone()),
+            Save::Settings(Box::new(settings.clone())),
             Save::Model(model.clone()),
             Save::Document(Arc::new(document(3))),
             save_turn(3, &asked),

@@ -322,6 +322,7 @@ fn a_worker_whose_card_fails_ends_with_71_and_another_one_answers() {
         seed: 3,
         thinking: false,
         cache: None,
+        memory: None,
     };
     for (launch, question, answers) in [
         ("20", &ask(1, question, "snapkv"), false),

@@ -1,4 +1,4 @@
-//! Budgets that mean memory, and the choice of a method: what is said before a question holds afterwards, what does not fit is refused
+//! Budgets that mean memory, and the choice of a method: what is chosen for a question holds when it was asked, what does not fit is refused
 //! with what is missing, and memory that the system refuses ends in a sentence.
 
 use std::ffi::OsString;

@@ -2,6 +2,8 @@
 
 #[path = "worker/documents.rs"]
 mod documents;
+#[path = "worker/memory.rs"]
+mod memory;
 #[path = "worker/pipe.rs"]
 mod pipe;
 
@@ -210,6 +212,8 @@ fn an_estimate_does_not_wait_for_a_question() {
             method: method("snapkv"),
             budget: budget.map(str::to_owned),
             cache: None,
+            memory: None,
+            max_tokens: None,
         });
     }
     let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);
@@ -257,6 +261,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
         seed: 3,
         thinking: false,
         cache: None,
+        memory: None,
     });
     let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
     worker.say(&Request::Stop { ticket: 9 });
@@ -285,6 +290,20 @@ fn the_end_of_the_input_ends_it_whatever_it_does() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert!(ended.after < Duration::from_secs(1), "{:?}", ended.after);
     assert!(!ended.said.iter().any(|(reply, _)| is_end(reply)));
+    // What it was keeping of the document has gone with it.
+    assert_eq!(ended.left, ["counting.lock"]);
+}
+
+/// A window that dies takes its end of both pipes along.
+#[test]
+fn a_window_that_dies_leaves_nothing_half_written_either() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "full"));
+    worker.find(is_reading);
+    let ended = worker.abandon();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(ended.left, ["counting.lock"]);
 }
 
 #[test]
@@ -385,6 +404,8 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
             method: method(name),
             budget: None,
             cache: None,
+            memory: None,
+            max_tokens: None,
         });
         match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
             (Reply::Estimate { estimate, .. }, _) => estimate,
@@ -463,7 +484,23 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
     assert_eq!(asked(&mut worker, 6).kind, "off");
     assert_eq!(told(&mut worker, &keep("f16")).0, "f16");
     assert!(!asked(&mut worker, 7).used, "rows of another kind");
-    assert_eq!(told(&mut worker, &Request::Vaults { ticket: 8 }).1, 2);
+    let (_, documents, both) = told(&mut worker, &Request::Vaults { ticket: 8 });
+    assert_eq!(documents, 2);
+    // Where less is allowed than there is, less is kept at once.
+    let less = Request::KeepDocuments {
+        ticket: 5,
+        kind: "f16".to_owned(),
+        budget: Some(both - 1),
+    };
+    let (_, documents, bytes) = told(&mut worker, &less);
+    assert!(
+        documents == 1 && bytes < both,
+        "{documents}, {bytes} of {both}"
+    );
+    assert!(
+        foreseen(&mut worker, "snapkv").tokens_from_vault > 0,
+        "the newer one stays"
+    );
     let cleared = told(&mut worker, &Request::ClearVaults { ticket: 9 });
     assert_eq!((cleared.1, cleared.2), (0, 0));
     worker.say(&keep("q2"));

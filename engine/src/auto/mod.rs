@@ -347,6 +347,8 @@ impl Engine {
             &ask.limits,
             self.bytes_beside(ask, prompt.len()),
         )?;
+        let why = format!("chose {}", chosen.reason);
+        watch.chosen(&why);
         let everything = chosen.method.name == "full";
         let ask = Ask {
             method: &chosen.method,
@@ -355,7 +357,7 @@ impl Engine {
         };
         let stored = self.clone().with_cache(chosen.cache);
         let mut answer = stored.ask_prompt(&ask, prompt, watch, stop)?;
-        answer.notes.insert(0, format!("chose {}", chosen.reason));
+        answer.notes.insert(0, why);
         answer.chosen = Some(chosen);
         Ok(answer)
     }

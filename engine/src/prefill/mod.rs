@@ -227,11 +227,7 @@ impl<'a> Prefill<'a> {
             Some(access) if !self.every_row => Prefix::open(access, read, &sizes, &prompt),
             _ => Prefix::none(prompt.tokens),
         };
-        let (buffers, repeated) = (prefix.buffer_bytes(), prefix.knows_repetition());
-        sizes.begin_behind(prefix.known(), buffers, repeated);
-        sizes = sizes.with_vault(prefix.kind());
-        sizes.rearranges = prefix.rearranges(&sizes);
-        sizes.may_bring_ahead(prefix.bytes_ahead());
+        sizes = prefix.sizes(sizes);
         place_on_card(self.model, &mut sizes, self.card_memory)?;
         let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {

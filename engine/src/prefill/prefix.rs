@@ -14,7 +14,7 @@ mod foreseen;
 mod wanted;
 mod writing;
 
-use kept_kernels::PackedRows;
+use kept_kernels::{PackedRows, Stop};
 use kept_models::Model;
 use kept_policies::{Future, PromptShape, ScoresAlone};
 
@@ -114,9 +114,7 @@ impl Prefix {
         let kind = access.vaults.kind;
         let ids = &read.ids[..end];
         let key = VaultKey::new(access.model, read.rope, ids, kind);
-        prefix.tokens = end;
-        prefix.kind = Some(kind);
-        prefix.width = head_shape(read.model).q_heads * head_shape(read.model).head_dim;
+        prefix.stand_at(end, kind, read.model);
         let wanted = Wanted::of(sizes, prompt);
         if !access.anew {
             match access.vaults.folder.find(&key, ids) {
@@ -136,18 +134,32 @@ impl Prefix {
                 Err(error) => prefix.note_unread(&error),
             }
         }
-        if let Some(shape) = prefix.learns(read, &wanted) {
+        if let Some(shape) = prefix.learns(read.model, &wanted) {
             let (folder, model) = (access.vaults.folder, read.model.name());
             match folder.begin(&key, access.document, model, shape) {
                 Ok(writer) => prefix.writer = Some(writer),
                 Err(error) => prefix.note_unwritten(&error),
             }
         }
-        let scores = usize::from(prefix.has_scores()) * head_shape(read.model).kv_heads;
-        prefix.buffers = prefix.count_buffers()
-            + carrying_bytes(read.model, kind, sizes.chunk)
-            + (scores * prompt.tokens * size_of::<f32>()) as u64;
+        let left = prefix.writer.as_ref().map(|writer| writer.shape().clone());
+        prefix.buffers = prefix.count_buffers(read.model, sizes, left.as_ref());
         prefix
+    }
+
+    /// There are vaults, of rows stored as `kind`, and what they hold ends at `tokens`.
+    fn stand_at(&mut self, tokens: usize, kind: PackedRows, model: &Model) {
+        self.tokens = tokens;
+        self.kind = Some(kind);
+        self.width = head_shape(model).q_heads * head_shape(model).head_dim;
+    }
+
+    /// The sizes of a reading behind what is known.
+    pub(super) fn sizes(&self, mut sizes: Sizes) -> Sizes {
+        sizes.begin_behind(self.known, self.buffers, self.knows_repetition());
+        let mut sizes = sizes.with_vault(self.kind);
+        sizes.rearranges = self.rearranges(&sizes);
+        sizes.may_bring_ahead(self.bytes_ahead());
+        sizes
     }
 
     /// How far `vault` serves.
@@ -202,7 +214,7 @@ impl Prefix {
     }
 
     /// The shape of the vault that this reading can leave, if it learns anything.
-    fn learns(&self, read: Read<'_>, wanted: &Wanted) -> Option<VaultShape> {
+    fn learns(&self, model: &Model, wanted: &Wanted) -> Option<VaultShape> {
         let old = self.vault.as_ref().map(Vault::shape);
         let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
         let mut measurements: Vec<Measurement> = of_same.cloned().unwrap_or_default();
@@ -225,10 +237,10 @@ impl Prefix {
         }
         Some(VaultShape {
             tokens: self.tokens,
-            heads: head_shape(read.model).into(),
+            heads: head_shape(model).into(),
             kind: self.kind?,
             queries: self.tokens - first_query,
-            windows: (read.model.config().kinds.iter())
+            windows: (model.config().kinds.iter())
                 .map(|kind| kind.window)
                 .collect(),
             measurements,
@@ -238,11 +250,6 @@ impl Prefix {
     /// Tokens up to the document's end; all of the prompt where there are no vaults.
     pub(super) fn tokens(&self) -> usize {
         self.tokens
-    }
-
-    /// How rows are stored, where there are vaults.
-    pub(super) fn kind(&self) -> Option<PackedRows> {
-        self.kind
     }
 
     /// Tokens whose rows come from the vault.
@@ -257,8 +264,12 @@ impl Prefix {
 
     /// Whether there are or will be scores of the document, from a repetition or a method.
     pub(super) fn has_scores(&self) -> bool {
-        let writer = self.writer.as_ref().map(|writer| writer.shape());
-        let mut written = writer.iter().flat_map(|shape| &shape.measurements);
+        self.has_scores_with(self.writer.as_ref().map(VaultWriter::shape))
+    }
+
+    /// The same, where a vault of the shape `left` is made.
+    fn has_scores_with(&self, left: Option<&VaultShape>) -> bool {
+        let mut written = left.iter().flat_map(|shape| &shape.measurements);
         self.taken.iter().any(Measurement::is_of_one_document)
             || written.any(Measurement::is_scores)
     }
@@ -279,7 +290,8 @@ impl Prefix {
         self.buffers
     }
 
-    fn count_buffers(&self) -> u64 {
+    /// Bytes of memory that all of it takes, where a vault of the shape `left` is made.
+    fn count_buffers(&self, model: &Model, sizes: &Sizes, left: Option<&VaultShape>) -> u64 {
         let numbers = |shape: &VaultShape| {
             let queries = shape.queries * self.width * size_of::<f32>();
             let measured = shape.measurements.iter();
@@ -290,11 +302,14 @@ impl Prefix {
             let ids = size_of_val(vault.ids()) as u64;
             Vault::buffer_bytes() + numbers(vault.shape()) + ids
         };
-        let writing = |writer: &VaultWriter| {
-            let shape = writer.shape();
+        let writing = |shape: &VaultShape| {
             VaultWriter::buffer_bytes() + (shape.queries * self.width * size_of::<f32>()) as u64
         };
-        self.vault.as_ref().map_or(0, reading) + self.writer.as_ref().map_or(0, writing)
+        let scores = usize::from(self.has_scores_with(left)) * head_shape(model).kv_heads;
+        self.vault.as_ref().map_or(0, reading)
+            + left.map_or(0, writing)
+            + (self.kind).map_or(0, |kind| carrying_bytes(model, kind, sizes.chunk))
+            + (scores * sizes.tokens * size_of::<f32>()) as u64
     }
 
     /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on as they will be stored, where a first reading is to see
@@ -305,7 +320,7 @@ impl Prefix {
         }
     }
 
-    /// Begins a layer: gives the rows of known tokens to `rows`, and to the vault that is being made.
+    /// Begins a layer: gives the rows of known tokens to `rows`, and to the vault that is being made. After a stop some of them.
     ///
     /// # Errors
     /// [`VaultError`] when the vault cannot be read to its end; the rows are then anything.
@@ -313,6 +328,7 @@ impl Prefix {
         &mut self,
         layer: usize,
         rows: &mut dyn VaultRows,
+        stop: &Stop,
     ) -> Result<(), VaultError> {
         self.queries.clear();
         self.numbers = LayerNumbers::default();
@@ -325,6 +341,7 @@ impl Prefix {
                 rows,
                 writer: self.writer.as_mut(),
                 outcome: Ok(()),
+                stop,
             };
             self.numbers = vault.layer(layer, self.known, &mut both)?;
             if let Err(error) = both.outcome {
@@ -441,11 +458,15 @@ struct Both<'a> {
     rows: &'a mut dyn VaultRows,
     writer: Option<&'a mut VaultWriter>,
     outcome: Result<(), VaultError>,
+    stop: &'a Stop,
 }
 
 impl VaultRows for Both<'_> {
     fn room(&mut self) -> Option<&mut [u8]> {
-        self.rows.room()
+        match self.stop.is_requested() {
+            true => None,
+            false => self.rows.room(),
+        }
     }
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {

@@ -189,11 +189,16 @@ impl<'a> Reader<'a> {
             scratch.column_sums.clear();
             scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
         }
-        self.fill_known(layer, &asked)?;
+        self.fill_known(layer, &asked, stop)?;
+        stop.check()?;
 
         let mut measuring = Duration::ZERO;
         // Its weights are rearranged for many rows, if there are any.
         let mut pass = None;
+        let at_once = chunk.min(match self.repetition {
+            Some(_) => prefix,
+            None => prefix.saturating_sub(known),
+        });
         for first in (known..prefix).step_by(chunk) {
             let rows = first..prefix.min(first + chunk);
             if self.card.is_some() {
@@ -202,7 +207,7 @@ impl<'a> Reader<'a> {
             }
             let pass = match &mut pass {
                 Some(pass) => pass,
-                none => none.insert(model.layer_pass(layer, chunk.min(prefix))?),
+                none => none.insert(model.layer_pass(layer, at_once)?),
             };
             measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
         }
@@ -215,7 +220,7 @@ impl<'a> Reader<'a> {
         if let Some(repetition) = &mut self.repetition {
             let pass = match &mut pass {
                 Some(pass) => pass,
-                none => none.insert(model.layer_pass(layer, chunk.min(prefix))?),
+                none => none.insert(model.layer_pass(layer, at_once)?),
             };
             let started = Instant::now();
             let wanted = Wanted {
@@ -227,7 +232,7 @@ impl<'a> Reader<'a> {
             repetition.read((layer, pass), scratch, wanted, chunk, stop, &mut told)?;
             measuring += started.elapsed();
         }
-        self.end_prefix(layer, n);
+        self.end_prefix(layer, n, stop);
         let tiles = pass.take().map_or(0, |pass| pass.bytes());
         self.largest_pass = self.largest_pass.max(tiles);
 
@@ -254,7 +259,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What is known of the layer, from the vault.
-    fn fill_known(&mut self, layer: usize, asked: &Asked) -> Result<(), EngineError> {
+    fn fill_known(&mut self, layer: usize, asked: &Asked, stop: &Stop) -> Result<(), EngineError> {
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
         match &mut self.card {
@@ -262,7 +267,7 @@ impl<'a> Reader<'a> {
                 Some((vault, numbers)) => prefix.begin_brought(vault, numbers),
                 None => {
                     let mut rows = card.known_rows();
-                    prefix.begin_layer(layer, &mut rows)?;
+                    prefix.begin_layer(layer, &mut rows, stop)?;
                     rows.outcome?;
                 }
             },
@@ -272,7 +277,7 @@ impl<'a> Reader<'a> {
                     values: &mut scratch.values,
                     room: &mut scratch.packed,
                 };
-                prefix.begin_layer(layer, &mut rows)?;
+                prefix.begin_layer(layer, &mut rows, stop)?;
             }
         }
         prefix.append_queries(asked.window_from, &mut scratch.window_queries);
@@ -306,7 +311,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The prefix has been read in this layer: what is to be kept of it goes to the vault.
-    fn end_prefix(&mut self, layer: usize, n: usize) {
+    fn end_prefix(&mut self, layer: usize, n: usize, stop: &Stop) {
         let scratch = &self.scratch;
         let learned = Learned {
             // A card left them chunk by chunk.
@@ -316,7 +321,7 @@ impl<'a> Reader<'a> {
             measured: &scratch.measured,
             repetition: (self.repetition.as_ref()).map_or(&[], |r| r.scores.as_slice()),
         };
-        self.prefix.end_layer(layer, &learned);
+        self.prefix.end_layer(layer, &learned, stop);
     }
 
     /// What reading itself holds.

@@ -72,6 +72,12 @@ pub enum Request {
         /// named a narrower one.
         #[serde(default)]
         cache: Option<String>,
+        /// Bytes for everything, as in [`crate::Limits`]; nothing is no limit.
+        #[serde(default)]
+        memory: Option<u64>,
+        /// Longest answer, in tokens; nothing takes the default.
+        #[serde(default)]
+        max_tokens: Option<usize>,
     },
     /// A question about the open document for the open model. One at a time.
     Ask {
@@ -95,10 +101,14 @@ pub enum Request {
         /// As in [`Request::Estimate`].
         #[serde(default)]
         cache: Option<String>,
+        /// As in [`Request::Estimate`].
+        #[serde(default)]
+        memory: Option<u64>,
     },
     /// Methods and budgets beside the full cache, for the open document and model. Takes the place of a question: one of either at
     /// a time. Answered by [`Reply::Reference`], a [`Reply::Run`] for each run and [`Reply::Compared`]; or [`Reply::Failed`],
-    /// also where it is stopped: what was answered before stands.
+    /// also where it is stopped: what was answered before stands. No memory is named: the full cache with its attention along the
+    /// answer is what everything is held against, and of that nothing can be left out.
     Compare {
         /// Names the request in its answers.
         ticket: u64,

@@ -166,7 +166,7 @@ impl Sizes {
             layer_tiles: self.tiles_bytes(model),
             layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,
-            activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.chunk),
+            activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.rows_at_once()),
             vault: self.vault,
             rope: 0,
             kept_rows: here + books,

@@ -78,6 +78,32 @@ impl Engine {
         plan.with_cache(self.cache_type(), policy)
     }
 
+    /// [`Engine::stream_plan`] within the memory that `prompted` names, beside a text of `text_bytes` bytes, and what was chosen for it in a
+    /// sentence, if it names any.
+    ///
+    /// # Errors
+    /// As there, and [`EngineError::Memory`].
+    pub(crate) fn stream_plan_within(
+        &self,
+        (method, budget): (&Method, Option<Budget>),
+        policy: &mut dyn Policy,
+        prompted: &Prompted<'_>,
+        text_bytes: u64,
+    ) -> Result<(StreamPlan, Option<String>), EngineError> {
+        let (shape, room) = (prompted.shape, prompted.room);
+        let plan = self.stream_plan(policy, budget, shape, room)?;
+        let Some(memory) = prompted.memory else {
+            return Ok((plan.with_vault(prompted.vault.is_some()), None));
+        };
+        let fitted = self.within(policy, prompted, memory, Some(plan.rows), text_bytes)?;
+        let costs = auto::streaming_in_words(method);
+        let note = fitted_note(memory, &fitted, shape.tokens, &costs);
+        let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
+        let plan = StreamPlan::new(self.model(), policy, shape, rows, room, chunk)?
+            .with_cache(self.cache_type(), policy)?;
+        Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
+    }
+
     /// [`Engine::ask_watched`] for a prompt that is read in streaming.
     pub(crate) fn ask_streaming(
         &self,
@@ -94,29 +120,18 @@ impl Engine {
         let shape = prompt.shape();
         let mut notes = document_notes(ask.document);
         notes.extend(self.card_note());
-        let plan = match ask.limits.memory {
-            None => self.stream_plan(&mut *policy, ask.budget, &shape, room)?,
-            Some(memory) => {
-                let wanted = self
-                    .stream_plan(&mut *policy, ask.budget, &shape, room)?
-                    .rows;
-                let prompted = Prompted {
-                    shape: &shape,
-                    room,
-                    streams: true,
-                    memory: Some(memory),
-                    vault: ask.vault.map(|vaults| vaults.kind),
-                };
-                let text = ask.document.text.len() as u64;
-                let fitted = self.within(&mut *policy, &prompted, memory, Some(wanted), text)?;
-                let costs = auto::streaming_in_words(ask.method);
-                notes.push(fitted_note(memory, &fitted, n, &costs));
-                let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
-                StreamPlan::new(model, &mut *policy, &shape, rows, room, chunk)?
-                    .with_cache(self.cache_type(), &*policy)?
-            }
+        let prompted = Prompted {
+            shape: &shape,
+            room,
+            streams: true,
+            memory: ask.limits.memory,
+            vault: ask.vault.map(|vaults| vaults.kind),
         };
-        let plan = plan.with_vault(ask.vault.is_some());
+        let text = ask.document.text.len() as u64;
+        let asked = (ask.method, ask.budget);
+        let (plan, chosen) = self.stream_plan_within(asked, &mut *policy, &prompted, text)?;
+        chosen.iter().for_each(|note| watch.chosen(note));
+        notes.extend(chosen);
         let ledger = MemoryLedger {
             card: plan.card_bytes(model)?,
             ..plan.ledger(model)
@@ -125,7 +140,9 @@ impl Engine {
         let end = self.end_of(ask.vault, &prompt.ids[..document], (ask.method, &plan));
         self.ask_for(&ledger)?;
         let rope = RopeTable::new(model.config(), plan.positions);
-        notes.extend(self.streaming_notes(ask.method, &plan, n)?);
+        let of_streaming = self.streaming_notes(ask.method, &plan, n)?;
+        of_streaming.iter().for_each(|note| watch.chosen(note));
+        notes.extend(of_streaming);
         let template = model.chat_template()?;
         notes.extend(template.note().map(str::to_owned));
         let rows = plan.rows;

@@ -195,6 +195,8 @@ pub struct Turn {
     pub budget: Option<String>,
     /// How kept rows were to be stored; `None` left it to the engine.
     pub cache: Option<String>,
+    /// What everything was allowed to take in memory, as in [`super::Settings`]; `None` was no limit.
+    pub memory: Option<String>,
     /// The model's label.
     pub model: String,
     /// Where the answer comes from.

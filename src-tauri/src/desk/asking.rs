@@ -41,6 +41,7 @@ impl Desk {
         }
         check_choice(&choice)?;
         self.can_read(&choice)?;
+        let memory = self.memory_limit()?;
         let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
         let thinking = self.thinking && can_think;
         let id = self.next_turn;
@@ -55,6 +56,7 @@ impl Desk {
             parameters: choice.parameters.clone(),
             budget: choice.budget.clone(),
             cache: self.settings.cache.clone(),
+            memory: self.settings.memory.clone(),
             model: self.model_label(),
             sources: Vec::new(),
             facts: None,
@@ -79,6 +81,7 @@ impl Desk {
             seed: 0,
             thinking,
             cache: self.settings.cache.clone(),
+            memory,
         };
         if self.running.is_some() {
             // The question of a conversation that is gone is still ending.
@@ -156,6 +159,7 @@ impl Desk {
         self.ready_for_questions()?;
         check_choice(&choice)?;
         self.can_read(&choice)?;
+        let memory = self.memory_limit()?;
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.estimates.insert(ticket, send);
@@ -165,6 +169,8 @@ impl Desk {
                 method: method_of(&choice),
                 budget: self.budget_of(&choice),
                 cache: self.settings.cache.clone(),
+                memory,
+                max_tokens: Some(self.settings.max_tokens),
             },
             None,
         );

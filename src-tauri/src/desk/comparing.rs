@@ -50,6 +50,8 @@ impl Desk {
         }
         let ticket = self.ticket();
         let max_tokens = self.settings.max_tokens.min(ANSWER_TOKENS);
+        // Not within the memory limit of the settings, and the page says so: a comparison is held against the full cache, with its
+        // attention along the whole answer, and of that nothing can be left out.
         let request = Request::Compare {
             ticket,
             question: question.to_owned(),

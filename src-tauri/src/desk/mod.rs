@@ -11,6 +11,7 @@ mod document;
 mod documents;
 mod facts;
 mod life;
+mod limits;
 mod maps;
 mod models;
 mod replies;
@@ -70,7 +71,7 @@ pub enum Effect {
 /// What is to be written to the store.
 pub enum Save {
     /// The settings as they are now.
-    Settings(Settings),
+    Settings(Box<Settings>),
     /// A model file that was chosen and could be opened.
     Model(ModelEntry),
     /// A new document, in place of the one before and its conversation.
@@ -323,7 +324,7 @@ impl Desk {
             thinner: Thinner::default(),
             effects: Vec::new(),
         };
-        desk.save(Save::Settings(desk.settings.clone()));
+        desk.save(Save::Settings(Box::new(desk.settings.clone())));
         if let Some(document) = desk.document.as_ref().map(|d| d.id) {
             for turn in interrupted {
                 desk.save(Save::Turn {
@@ -455,6 +456,7 @@ pub fn default_settings() -> Settings {
         keep: usual_keeping(),
         keep_budget: None,
         cache: None,
+        memory: None,
         device: None,
     }
 }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kept_engine::AUTO;
-use kept_engine::kernels::CacheType;
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
 use tokio::sync::oneshot;
 
 use super::cards::check_device;
+use super::limits::{check_cache, check_memory};
 use super::vault::check_keeping;
 use super::{Desk, Effect, ModelEntry, Save, Wanted};
 use crate::contract::{
@@ -60,14 +60,6 @@ pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Whether there is such a type of rows.
-pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
-    match cache.map(str::parse::<CacheType>) {
-        Some(Err(_)) => Err(sentences::cache_type(cache.unwrap_or_default())),
-        _ => Ok(()),
-    }
-}
-
 /// Parameters as the engine takes them.
 pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
     parameters.clone().into_iter().collect()
@@ -98,6 +90,7 @@ impl Desk {
         }
         check_keeping(&settings)?;
         check_cache(settings.cache.as_deref())?;
+        check_memory(settings.memory.as_deref())?;
         check_device(settings.device.as_deref())?;
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
             return Err(sentences::unknown_model(&settings.model));
@@ -116,7 +109,7 @@ impl Desk {
             self.effects.push(Effect::Theme(settings.theme));
         }
         self.settings = settings;
-        self.save(Save::Settings(self.settings.clone()));
+        self.save(Save::Settings(Box::new(self.settings.clone())));
         if device_changed {
             // The engine computes in one place for as long as it lives.
             self.restart_worker();
@@ -167,7 +160,7 @@ impl Desk {
         }
         self.settings.model = id;
         self.tell_models();
-        self.save(Save::Settings(self.settings.clone()));
+        self.save(Save::Settings(Box::new(self.settings.clone())));
         self.open_model();
     }
 
@@ -387,14 +380,14 @@ impl Desk {
                     entry.choice.stretch = of_failed;
                 }
                 self.settings.model = before;
-                self.save(Save::Settings(self.settings.clone()));
+                self.save(Save::Settings(Box::new(self.settings.clone())));
                 self.tell_models();
                 self.notice(NoticeKind::Error, Place::Model, message);
                 self.open_model();
             }
             None if removed => {
                 self.settings.model = kept_engine::MINI.to_owned();
-                self.save(Save::Settings(self.settings.clone()));
+                self.save(Save::Settings(Box::new(self.settings.clone())));
                 self.tell_models();
                 self.notice(NoticeKind::Error, Place::Model, message);
                 self.open_model();

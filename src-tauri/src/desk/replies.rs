@@ -161,11 +161,7 @@ impl Desk {
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
                 tokens_from_vault: estimate.tokens_from_vault,
                 cache: estimate.cache.clone(),
-                note: match streams {
-                    // The document's own sentence says it.
-                    true => None,
-                    false => besides(&estimate).map(|note| for_window(&note)),
-                },
+                note: said_besides(&estimate, streams),
                 prompt_tokens: estimate.prompt_tokens,
                 rows: estimate.rows,
                 memory: Memory {
@@ -182,6 +178,17 @@ impl Desk {
             let _ = waiting.send(estimate);
         }
     }
+}
+
+/// What a person should know of an estimate: what was chosen for a memory limit, and what there is besides.
+fn said_besides(estimate: &protocol::Estimate, streams: bool) -> Option<String> {
+    let fitted = estimate.fitted.clone();
+    // Of streaming the document's own sentence says it.
+    let rest = (!streams).then(|| besides(estimate)).flatten();
+    let said: Vec<String> = (fitted.into_iter().chain(rest))
+        .map(|note| for_window(&note))
+        .collect();
+    (!said.is_empty()).then(|| said.join(" "))
 }
 
 /// What is said of an estimate besides what was chosen and why.

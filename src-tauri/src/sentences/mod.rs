@@ -12,13 +12,16 @@ use kept_engine::policies::PolicyError;
 pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
 pub use self::reading::{
     BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget, keeping,
-    streamed, streams, vault_cleared,
+    memory_limit, streamed, streams, vault_cleared,
 };
 use crate::desk::file_name;
 
 /// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
 pub fn for_window(sentence: &str) -> String {
-    if let Some(said) = reading::rounded_anew(sentence) {
+    let known = reading::rounded_anew(sentence)
+        .or_else(|| reading::within_limit(sentence))
+        .or_else(|| reading::limit_too_small(sentence));
+    if let Some(said) = known {
         return said;
     }
     let mut text = without_parts(&without_flags(sentence));
@@ -36,6 +39,12 @@ fn without_flags(sentence: &str) -> String {
         .replace("or lower --budget", "or lower the budget")
         .replace("or set less", "or set less in Advanced")
         .replace("pass --model FILE.gguf", "choose a model file")
+        .replace(
+            "set a smaller --budget or --memory",
+            "set a smaller budget or a memory limit",
+        )
+        .replace("take --cache ", "store rows as ")
+        .replace("or take --device cpu", "or choose Processor in Settings")
         .replace("or use --device cpu", "or choose Processor in Settings")
         .replace("or --device cpu", "or Processor in Settings")
         .replace("use --device cpu", "choose Processor in Settings")

@@ -125,6 +125,57 @@ pub(super) fn rounded_anew(sentence: &str) -> Option<String> {
     ))
 }
 
+/// No amount of memory.
+pub fn memory_limit(typed: &str) -> String {
+    format!(
+        "“{typed}” is no amount of memory: write for example 6 GiB or 900 MiB, or nothing for no limit."
+    )
+}
+
+/// What the engine says was chosen for a memory limit and what that costs, in the window's words; nothing if it is not that.
+pub(super) fn within_limit(sentence: &str) -> Option<String> {
+    let (limit, rest) = sentence.split_once(" of memory: ")?;
+    let (rows, rest) = rest.split_once(" rows per head (")?;
+    let (share, rest) = rest.split_once(" % of the prompt), ")?;
+    let (_, rest) = rest.split_once(", in chunks of ")?;
+    let (chunk, rest) = rest.split_once(" tokens, ")?;
+    let (taken, costs) = rest.split_once(" at the worst moment; ")?;
+    let (rows, chunk) = (rows.parse().ok()?, chunk.parse().ok()?);
+    let (rows, chunk) = (grouped(rows), grouped(chunk));
+    // Of a document that is read in streaming another cost is named, which is the method's and not the limit's.
+    let nats = costs.split_once(" nats of KL divergence");
+    let nats: Option<f64> = nats.and_then(|(cost, _)| cost.rsplit(' ').next()?.parse().ok());
+    let kept = match (nats, share) {
+        (None, _) => format!("at most {rows} pieces of words are held at a time"),
+        (Some(_), "100") => "all of the document is kept".to_owned(),
+        (Some(_), share) => format!("{share} % of the document is kept ({rows} rows a head)"),
+    };
+    let costs = match nats {
+        None => String::new(),
+        Some(nats) if nats <= LEVEL => {
+            " In our measurements answers were as with all of it.".to_owned()
+        }
+        Some(nats) => format!(
+            " In our measurements answers drift by {nats:.2} nats from those with all of it."
+        ),
+    };
+    Some(format!(
+        "Within the memory limit of {limit}, {kept}, read {chunk} tokens at a time; at the worst moment {taken} are taken.{costs}"
+    ))
+}
+
+/// What the engine says of a memory limit that is too small, in the window's words; nothing if it is not that. The page offers the way
+/// to the settings (`ui/src/lib/limit.ts` knows the sentence by its beginning).
+pub(super) fn limit_too_small(sentence: &str) -> Option<String> {
+    let rest = sentence.strip_prefix("--memory ")?;
+    let (limit, rest) = rest.split_once(" needs ")?;
+    let (missing, rest) = rest.split_once(" more: the weights alone are ")?;
+    let (weights, _) = rest.split_once(", and ")?;
+    Some(format!(
+        "The memory limit of {limit} is too small for this question: {missing} are missing. The model’s weights alone are {weights}, and program, document and reading come on top. Raise the limit in Settings, or choose a smaller model, a shorter document or a method that keeps less."
+    ))
+}
+
 /// No amount of disk space.
 pub fn keep_budget(typed: &str) -> String {
     format!("“{typed}” is no amount of disk space: write for example 20 GiB or 500 MiB.")
@@ -186,6 +237,73 @@ mod tests {
             "EMS merges rows while it answers, and rows of q8_0 would be rounded anew each time: choose another method, or store rows in 16 or 32 bits."
         );
         assert_eq!(rounded_anew("a cache of type q8_0 is full"), None);
+    }
+
+    #[test]
+    fn what_was_chosen_for_a_memory_limit_is_said_in_the_windows_words() {
+        let fitted = |rows| kept_engine::Fitted {
+            rows,
+            chunk: 256,
+            cache: kept_engine::kernels::CacheType::F16,
+            bytes: 5 << 29,
+        };
+        let said = |rows, costs: &str| {
+            let note = kept_engine::fitted_note(3 << 30, &fitted(rows), 5000, costs);
+            crate::sentences::for_window(&note)
+        };
+        let nats = |nats: &str| {
+            format!(
+                "in our measurements with Qwen that costs {nats} nats of KL divergence from the full cache"
+            )
+        };
+        assert_eq!(
+            said(1250, &nats("at most 0.1234")),
+            "Within the memory limit of 3.0 GiB, 25 % of the document is kept (1,250 rows a head), read 256 tokens at a time; at the worst moment 2.5 GiB are taken. In our measurements answers drift by 0.12 nats from those with all of it."
+        );
+        let all = said(9000, &nats("0.0002"));
+        assert!(
+            all.contains("all of the document is kept, read 256 tokens"),
+            "{all}"
+        );
+        assert!(all.ends_with("answers were as with all of it."), "{all}");
+        let streamed = said(
+            512,
+            "in our measurements with Qwen its perplexity along a long text was 9, the best method's 8",
+        );
+        assert!(
+            streamed.contains("at most 512 pieces of words are held at a time"),
+            "{streamed}"
+        );
+        assert!(streamed.ends_with("2.5 GiB are taken."), "{streamed}");
+        assert_eq!(within_limit("6.0 GiB of memory: nothing else"), None);
+    }
+
+    #[test]
+    fn a_memory_limit_that_is_too_small_says_what_is_missing_and_the_ways_out() {
+        let error = kept_engine::EngineError::Memory {
+            memory: 1 << 30,
+            missing: 1 << 29,
+            weights: 900 << 20,
+        };
+        assert_eq!(
+            crate::sentences::for_window(&error.to_string()),
+            "The memory limit of 1.0 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB, and program, document and reading come on top. Raise the limit in Settings, or choose a smaller model, a shorter document or a method that keeps less."
+        );
+        for error in [
+            kept_engine::EngineError::Refused { bytes: 1 << 40 },
+            kept_engine::EngineError::CardMemory {
+                card: "NVIDIA X".into(),
+                needed: 2 << 30,
+                free: 1 << 30,
+            },
+            kept_engine::EngineError::CardRows {
+                cache: kept_engine::kernels::CacheType::F32,
+            },
+        ] {
+            let said = crate::sentences::for_window(&error.to_string());
+            assert!(!said.contains("--"), "{said}");
+        }
+        assert!(memory_limit("lots").contains("“lots”"));
     }
 
     #[test]

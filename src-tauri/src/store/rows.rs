@@ -222,8 +222,8 @@ impl Store {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
         // The document may have been closed while the turn was on its way here.
         sqlx::query(
-            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, cache, model, sources, facts, thinking, windows) \
-             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
+            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows) \
+             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
              sources = excluded.sources, facts = excluded.facts, windows = excluded.windows",
         )
@@ -236,6 +236,7 @@ impl Store {
         .bind(to_json(&turn.parameters)?)
         .bind(&turn.budget)
         .bind(&turn.cache)
+        .bind(&turn.memory)
         .bind(&turn.model)
         .bind(to_json(&turn.sources)?)
         .bind(facts)
@@ -295,6 +296,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         parameters: of_json(row.try_get("parameters")?)?,
         budget: row.try_get("budget")?,
         cache: row.try_get("cache")?,
+        memory: row.try_get("memory")?,
         model: row.try_get("model")?,
         sources: of_json(row.try_get("sources")?)?,
         facts: facts.map(of_json).transpose()?,

@@ -89,7 +89,7 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
 
 async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
     match save {
-        Save::Settings(settings) => store.set("settings", &settings).await,
+        Save::Settings(settings) => store.set("settings", &*settings).await,
         Save::Model(model) => store.add_model(&model).await,
         Save::Document(document) => store.replace_document(Some(&document)).await,
         Save::Grown(document) => store.grow_document(&document).await,

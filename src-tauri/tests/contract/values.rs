@@ -165,6 +165,7 @@ pub fn turn() -> Turn {
         parameters: Parameters::new(),
         budget: None,
         cache: None,
+        memory: None,
         model: String::new(),
         sources: Vec::new(),
         facts: None,

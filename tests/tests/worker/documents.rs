@@ -85,6 +85,8 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
         method: method("treekv"),
         budget: None,
         cache: None,
+        memory: None,
+        max_tokens: None,
     });
     let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
     while !(announced && refused && estimated && answered) {

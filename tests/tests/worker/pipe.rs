@@ -26,7 +26,7 @@ pub struct Worker {
     input: Option<ChildStdin>,
     replies: Receiver<Result<Said, ProtocolError>>,
     stderr: Option<JoinHandle<String>>,
-    _vaults: tempfile::TempDir,
+    vaults: tempfile::TempDir,
 }
 
 /// How a worker ended.
@@ -36,6 +36,8 @@ pub struct Ended {
     pub after: Duration,
     /// What it said since it was last listened to.
     pub said: Vec<Said>,
+    /// Names of the files in the vaults' folder.
+    pub left: Vec<String>,
 }
 
 impl Worker {
@@ -90,7 +92,7 @@ impl Worker {
             child,
             replies,
             stderr: Some(stderr),
-            _vaults: vaults,
+            vaults,
         }
     }
 
@@ -147,6 +149,14 @@ impl Worker {
         self.wait()
     }
 
+    /// Hears it no more, as a window that dies, and then closes its input and waits for its end.
+    pub fn abandon(mut self) -> Ended {
+        // Whoever listened for it ends with the next reply, and its pipe with that.
+        self.replies = channel().1;
+        std::thread::sleep(Duration::from_millis(300));
+        self.close()
+    }
+
     /// Waits for its end.
     pub fn wait(mut self) -> Ended {
         let started = Instant::now();
@@ -165,6 +175,14 @@ impl Worker {
             stderr: stderr.join().expect("standard error is read"),
             // A reply that the end cut off is no failure; everything before it was whole.
             said: self.replies.iter().filter_map(Result::ok).collect(),
+            left: (self.vaults.path().read_dir().expect("a folder"))
+                .map(|file| {
+                    file.expect("a file")
+                        .file_name()
+                        .into_string()
+                        .expect("UTF-8")
+                })
+                .collect(),
         }
     }
 }
@@ -220,6 +238,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
         seed: 0,
         thinking: false,
         cache: None,
+        memory: None,
     }
 }
 

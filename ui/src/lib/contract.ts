@@ -41,6 +41,8 @@ export interface Settings {
   keepBudget: string | null
   /** How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; null leaves it to the engine. */
   cache: string | null
+  /** What everything may take in memory, such as `6 GiB`; null is no limit. */
+  memory: string | null
   /** What computes: `cpu` or `cuda:0`; null takes a graphics card where the model fits one. */
   device: string | null
 }
@@ -250,6 +252,8 @@ export interface Turn {
   budget: string | null
   /** How kept rows were to be stored, as in `Settings`. */
   cache: string | null
+  /** What everything was allowed to take in memory, as in `Settings`. */
+  memory: string | null
   /** The model's label. */
   model: string
   sources: Source[]

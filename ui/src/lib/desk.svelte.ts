@@ -62,6 +62,7 @@ export class Desk {
     keep: 'q8_0',
     keepBudget: null,
     cache: null,
+    memory: null,
     device: null,
   })
   models = $state.raw<ModelChoice[]>([])

@@ -47,7 +47,7 @@ export function figures(
   live: Live | null,
   estimate: Estimate | null,
   model: ModelFacts | null,
-  settings: Pick<Settings, 'method' | 'budget' | 'cache'>,
+  settings: Pick<Settings, 'method' | 'budget' | 'cache'> & { memory?: string | null },
   mapped: Layers | null = null,
 ): Figures | null {
   const layers = mapped !== null && mapped.turn === running?.id && mapped.layers > 0 ? mapped : null
@@ -62,7 +62,8 @@ export function figures(
     shown?.facts &&
     shown.method === settings.method &&
     shown.budget === settings.budget &&
-    shown.cache === settings.cache
+    shown.cache === settings.cache &&
+    shown.memory === (settings.memory ?? null)
   if (!running && asShown && shown.facts) {
     const facts = shown.facts
     const last = live?.turn === shown.id ? live.memory : null

@@ -37,14 +37,18 @@ export function assignments(parameters: Parameters): string {
     .join(', ')
 }
 
-/** `SnapKV, 25 %, kernel 5, 8-bit`. */
-export function described(choice: Choice & { cache: string | null }, methods: MethodFacts[]): string {
+/** `SnapKV, 25 %, kernel 5, 8-bit, within 6 GiB`. */
+export function described(
+  choice: Choice & { cache: string | null; memory?: string | null },
+  methods: MethodFacts[],
+): string {
   const budget = choice.budget === null ? (choice.method === AUTO ? '' : 'automatic') : label(choice.budget)
   const parts = [
     titleOf(choice.method, methods),
     choice.method === 'full' ? '' : budget,
     assignments(choice.parameters),
     storedShort(choice.cache ?? ''),
+    choice.memory ? `within ${label(choice.memory)}` : '',
   ]
   return parts.filter((part) => part !== '').join(', ')
 }

@@ -64,6 +64,7 @@ export function start(): void {
     keep: 'q8_0',
     keepBudget: null,
     cache: null,
+    memory: null,
     device: null,
   }
 
@@ -336,6 +337,7 @@ export function start(): void {
           parameters: args.parameters,
           budget: args.budget,
           cache: snapshot.settings.cache,
+          memory: snapshot.settings.memory,
           model: 'mini',
           sources: [],
           facts: null,

@@ -53,6 +53,8 @@ pub struct Question {
     pub keeping: Keeping,
     pub thinking: bool,
     pub cache: Option<String>,
+    /// Bytes for everything.
+    pub memory: Option<u64>,
 }
 
 /// What is to be done.
@@ -142,6 +144,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         keeping: _,
         thinking,
         cache,
+        memory,
     } = question;
     if *max_tokens == 0 {
         return refused("an answer of at most 0 tokens is no answer; allow at least 1".to_owned());
@@ -163,7 +166,10 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         sampling: &sampling,
         max_tokens: *max_tokens,
         thinking: *thinking,
-        limits: Limits::default(),
+        limits: Limits {
+            memory: *memory,
+            ..Limits::default()
+        },
         vault: question.keeping.vaults(),
     };
     let engine = match stored(&job.model.engine, cache.as_deref()) {

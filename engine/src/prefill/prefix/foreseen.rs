@@ -1,56 +1,72 @@
 //! What a reading would take from the vault, said before anything is read: whoever asks can be told whether to wait.
 
 use kept_models::RopeTable;
-use kept_policies::{Budget, PromptShape};
 
 use super::{Prefix, Wanted, is_of};
+use crate::prefill::place_on_card;
 use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
-use crate::{Engine, EngineError, Method, Streaming};
+use crate::{Costing, Engine, EngineError, MemoryLedger, Streaming};
+
+/// What a reading would take from the vault, and what it would come to in memory.
+pub(crate) struct Foreseen {
+    /// Tokens of the prompt that would not be read: their rows are in a vault, and so is all that the method measures of them.
+    pub(crate) tokens: usize,
+    /// What is taken with what reading from the vault and writing to it holds; of a prompt that is read whole.
+    pub(crate) ledger: Option<MemoryLedger>,
+}
 
 impl Engine {
-    /// Tokens of such a `prompt` that would not be read, if it were asked now: their rows are in a vault, and so is all that `method`
-    /// measures of them. `begins` has the tokens that every prompt on the document begins with ([`crate::DocumentLength::begins`]).
+    /// What such a question would take from a vault, if it were asked now; `None` where none is used or made. `begins` has the tokens that
+    /// every prompt on the document begins with ([`crate::DocumentLength::begins`]).
     ///
     /// # Errors
-    /// What is wrong with method or budget, as [`Engine::estimate`] says it.
-    pub fn foresee_vault(
+    /// What is wrong with method or budget, as [`Engine::cost`] says it.
+    pub(crate) fn foresee_vault(
         &self,
         begins: &[u32],
-        prompt: &PromptShape,
-        method: &Method,
-        budget: Option<Budget>,
-        room: usize,
+        costing: &Costing<'_>,
         vaults: Vaults<'_>,
-    ) -> Result<usize, EngineError> {
+    ) -> Result<Option<Foreseen>, EngineError> {
+        let Costing { prompt, method, .. } = *costing;
         let end = begins.len().min(prompt.tokens.saturating_sub(1));
         if end < FEW_SHARED {
-            return Ok(0);
+            return Ok(None);
         }
         if self.streams(Streaming::Auto, prompt.tokens) {
-            let mut policy = method.build()?;
-            let plan = self.stream_plan(&mut *policy, budget, prompt, room)?;
+            let (plan, _) = costing.plan(self)?;
             let left = self.end_of(Some(vaults), begins, (method, &plan));
-            return Ok(left.filter(End::is_known).map_or(0, |end| end.tokens()));
+            let tokens = left.filter(End::is_known).map_or(0, |end| end.tokens());
+            return Ok(Some(Foreseen {
+                tokens,
+                ledger: None,
+            }));
         }
-        let (sizes, ..) = self.sizes(prompt, method, budget, room)?;
+        let sizes = costing.read(self)?.sizes;
         if sizes.thins() {
-            return Ok(0);
+            return Ok(None);
         }
-        let ids = &begins[..end];
-        let positions = prompt.tokens + self.room(prompt.tokens, room);
-        let rope = RopeTable::frequencies_of(self.model().config(), positions);
+        let (model, ids) = (self.model(), &begins[..end]);
+        let positions = prompt.tokens + self.room(prompt.tokens, costing.room);
+        let rope = RopeTable::frequencies_of(model.config(), positions);
         let key = VaultKey::new(self.print(), &rope, ids, vaults.kind);
+        let wanted = Wanted::of(&sizes, prompt);
         let mut prefix = Prefix::none(prompt.tokens);
-        prefix.tokens = end;
-        prefix.kind = Some(vaults.kind);
+        prefix.stand_at(end, vaults.kind, model);
         match vaults.folder.find(&key, ids) {
-            Ok(Some(vault)) if is_of(&vault, self.model()) => {
-                prefix.use_vault(vault, ids, &Wanted::of(&sizes, prompt), prompt);
+            Ok(Some(vault)) if is_of(&vault, model) => {
+                prefix.use_vault(vault, ids, &wanted, prompt);
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
         }
-        Ok(prefix.known)
+        let left = prefix.learns(model, &wanted);
+        prefix.buffers = prefix.count_buffers(model, &sizes, left.as_ref());
+        let mut sizes = prefix.sizes(sizes);
+        place_on_card(model, &mut sizes, costing.memory)?;
+        Ok(Some(Foreseen {
+            tokens: prefix.known,
+            ledger: Some(self.ledger_of(&sizes, costing.room)?),
+        }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kept_kernels::RowStore;
+use kept_kernels::{RowStore, Stop};
 use kept_policies::ScoresAlone;
 
 use super::Prefix;
@@ -66,11 +66,18 @@ impl Prefix {
 
     /// Ends a layer, all of whose prefix has been read: writes what is not there yet, but for scores that the method is still to give
     /// ([`Prefix::end_scored`]). What cannot be written is noted, and not tried again.
-    pub(in crate::prefill) fn end_layer(&mut self, layer: usize, learned: &Learned<'_>) {
+    /// After a stop nothing is left any more.
+    pub(in crate::prefill) fn end_layer(
+        &mut self,
+        layer: usize,
+        learned: &Learned<'_>,
+        stop: &Stop,
+    ) {
         let Some(mut writer) = self.writer.take() else {
             return;
         };
-        match self.write_layer(&mut writer, layer, learned) {
+        match self.write_layer(&mut writer, layer, learned, stop) {
+            Ok(()) if stop.is_requested() => {}
             Ok(()) => self.writer = Some(writer),
             Err(error) => self.note_unwritten(&error),
         }
@@ -81,9 +88,16 @@ impl Prefix {
         writer: &mut VaultWriter,
         layer: usize,
         learned: &Learned<'_>,
+        stop: &Stop,
     ) -> Result<(), VaultError> {
         if let Some((keys, values)) = learned.rows {
-            writer.rows(keys, values, self.known..self.tokens)?;
+            let at_once = writer.rows_at_once();
+            for first in (self.known..self.tokens).step_by(at_once) {
+                if stop.is_requested() {
+                    return Ok(());
+                }
+                writer.rows(keys, values, first..self.tokens.min(first + at_once))?;
+            }
         }
         let shape = writer.shape().clone();
         if shape.windows[layer].is_none() {

@@ -5,6 +5,7 @@ mod comparing;
 mod documents;
 mod library;
 mod life;
+mod limits;
 mod models;
 mod vault;
 

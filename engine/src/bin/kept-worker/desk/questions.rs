@@ -7,13 +7,20 @@ use std::sync::Arc;
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
-use kept_engine::{DocumentLength, Engine, EngineError, Estimate};
+use kept_engine::{Costing, Engine, Estimate};
 
 use super::{Desk, Running};
 use crate::asking::{Job, Left, Question, Work};
 use crate::comparing::Comparison;
-use crate::keeping::Keeping;
-use crate::opening::{OpenDocument, OpenModel, Outcome};
+use crate::opening::{OpenDocument, OpenModel};
+
+/// What an estimate is asked for.
+struct Asked {
+    method: MethodChoice,
+    budget: Option<String>,
+    memory: Option<u64>,
+    max_tokens: Option<usize>,
+}
 
 impl Desk {
     /// Goes through what waited, now that something has changed.
@@ -48,28 +55,28 @@ impl Desk {
             _ => return self.waiting.push(request),
         };
         match request {
+            Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
             Request::Estimate {
                 method,
                 budget,
                 cache,
+                memory,
+                max_tokens,
                 ..
-            } => match &self.length {
-                None => self.waiting.push(Request::Estimate {
-                    ticket,
+            } => {
+                let asked = Asked {
                     method,
                     budget,
-                    cache,
-                }),
-                Some(length) => {
-                    let told = stored(&model.engine, cache.as_deref()).and_then(|engine| {
-                        estimate(&engine, length, &method, budget, &self.keeping)
-                    });
-                    match told {
-                        Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
-                        Err(why) => self.fail(Some(ticket), what, why),
-                    }
+                    memory,
+                    max_tokens,
+                };
+                let told = stored(&model.engine, cache.as_deref())
+                    .and_then(|engine| self.estimate(&engine, &document, asked));
+                match told {
+                    Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
+                    Err(why) => self.fail(Some(ticket), what, why),
                 }
-            },
+            }
             Request::Ask {
                 question,
                 method,
@@ -79,6 +86,7 @@ impl Desk {
                 seed,
                 thinking,
                 cache,
+                memory,
                 ..
             } => {
                 let question = Question {
@@ -91,6 +99,7 @@ impl Desk {
                     keeping: self.keeping.now(),
                     thinking,
                     cache,
+                    memory,
                 };
                 self.start(ticket, model, document, Work::Ask(question));
             }
@@ -111,6 +120,37 @@ impl Desk {
             }
             _ => {}
         }
+    }
+
+    /// What a question of ordinary length would cost, or why it cannot be asked.
+    fn estimate(
+        &self,
+        engine: &Engine,
+        document: &OpenDocument,
+        asked: Asked,
+    ) -> Result<Estimate, String> {
+        let length = match &self.length {
+            Some(length) => length.as_ref().map_err(Clone::clone)?,
+            None => return Err("the document is not counted yet".to_owned()),
+        };
+        if let Some(refusal) = &length.too_long {
+            return Err(refusal.to_string());
+        }
+        let vaults = self.keeping.vaults();
+        let costing = Costing {
+            prompt: &length.prompt,
+            method: &asked.method,
+            budget: parse_budget(asked.budget.as_deref())?,
+            room: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
+            memory: asked.memory,
+            text_bytes: document.document.text.len() as u64,
+            vault: vaults.map(|vaults| vaults.kind),
+        };
+        let estimate = match vaults {
+            Some(vaults) => engine.cost_with_vault(&costing, &length.begins, vaults),
+            None => engine.cost(&costing),
+        };
+        estimate.map_err(|error| error.to_string())
     }
 
     fn start(
@@ -184,38 +224,6 @@ impl Desk {
 /// Whether a request keeps the engine busy: one of these at a time.
 fn works(request: &Request) -> bool {
     matches!(request, Request::Ask { .. } | Request::Compare { .. })
-}
-
-/// What a question of ordinary length would cost, or why it cannot be asked.
-fn estimate(
-    engine: &Engine,
-    length: &Outcome<DocumentLength>,
-    method: &MethodChoice,
-    budget: Option<String>,
-    keeping: &Keeping,
-) -> Result<Estimate, String> {
-    let length = length.as_ref().map_err(Clone::clone)?;
-    if let Some(refusal) = &length.too_long {
-        return Err(refusal.to_string());
-    }
-    let budget = parse_budget(budget.as_deref())?;
-    let room = Engine::DEFAULT_MAX_TOKENS;
-    let said = |error: EngineError| error.to_string();
-    let mut estimate = engine
-        .estimate(&length.prompt, method, budget, room)
-        .map_err(said)?;
-    if let Some(vaults) = keeping.vaults() {
-        let (method, budget) = match &estimate.chosen {
-            Some(chosen) => (&chosen.method, Some(Budget::Rows(chosen.rows))),
-            None => (method, budget),
-        };
-        // As the question will store its rows.
-        let engine = stored(engine, Some(&estimate.cache))?;
-        estimate.tokens_from_vault = engine
-            .foresee_vault(&length.begins, &length.prompt, method, budget, room, vaults)
-            .map_err(said)?;
-    }
-    Ok(estimate)
 }
 
 /// The engine that stores kept rows as `cache`, if that is named.
