@@ -15,9 +15,9 @@ use kept_kernels::Stop;
 use kept_policies::Snapshot;
 use serde::{Deserialize, Serialize};
 
+use super::footer::footer;
 use super::format::{PIECE, TAIL};
 use super::making::{Locked, Making, wait_for};
-use super::read::footer;
 use super::{VaultError, VaultKey};
 
 /// Shows the numbers of a state to whoever walks through it.

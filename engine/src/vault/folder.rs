@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use kept_kernels::{PackedRows, Stop};
 
 use super::end::{self, EndOf, Walk};
+use super::footer::describe;
 use super::format::VaultShape;
 use super::making::{Making, PART};
-use super::read::describe;
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.

@@ -14,6 +14,7 @@
 mod end;
 mod error;
 mod folder;
+mod footer;
 mod format;
 mod kept;
 mod key;

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::folder::EXTENSION;
+use super::footer::describe;
 use super::making::{LOCK, Locked, PART, is_named, lock, private, wait_for};
-use super::read::describe;
 use super::{VaultError, VaultFolder, VaultKey};
 
 /// Whoever has its lock counts what is there.
