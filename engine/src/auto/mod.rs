@@ -4,7 +4,8 @@
 //! divergence from the full cache along its answer, and how often a planted fact is answered; for streaming, perplexity along a
 //! book. The rules, in this order:
 //!
-//! 1. A document beyond the model's window is streamed by the method that foretells a long text best.
+//! 1. A document beyond the model's window is streamed by the method that foretells a long text best, or by the one that keeps something
+//!    of every part of it, where that is hardly worse.
 //! 2. A small document keeps everything, if memory allows: nothing can be lost.
 //! 3. Else the smallest share at which the best method is as good as the full cache in our measurements, but never so few rows that
 //!    windows and sinks take most of them; of methods that are level, the first in the table. With a budget, the best at that budget.
@@ -82,6 +83,13 @@ pub(crate) fn costs_in_words(
         costs(&method.name, share, cache)
     )
 }
+
+/// The method that keeps rows of every part of a text, the further back the fewer: it is taken for texts beyond a model's window unless
+/// another foretells them better by more than [`ALIKE`].
+const EVERYWHERE: &str = "treekv";
+/// Perplexities of methods along a long text that are not told apart: the model that was measured foretells running text little better than by
+/// guessing.
+const ALIKE: f64 = 1.25;
 
 /// How well `method` reads on beyond a model's window, in words.
 pub(crate) fn streaming_in_words(method: &Method) -> String {
@@ -233,15 +241,33 @@ impl Engine {
         let table = &measured().streaming;
         let by_perplexity =
             |a: &&StreamedRun, b: &&StreamedRun| a.perplexity.total_cmp(&b.perplexity);
-        let best = table
-            .iter()
-            .min_by(by_perplexity)
-            .expect("the table names methods");
-        let worst = table
-            .iter()
-            .max_by(by_perplexity)
-            .expect("the table names methods");
-        let method = plain(&best.method);
+        let best = (table.iter().min_by(by_perplexity)).expect("the table names methods");
+        let worst = (table.iter().max_by(by_perplexity)).expect("the table names methods");
+        let everywhere = table.iter().find(|run| run.method == EVERYWHERE);
+        let (taken, why) = match everywhere.filter(|run| run.perplexity <= ALIKE * best.perplexity)
+        {
+            Some(run) => (
+                run,
+                format!(
+                    "it keeps something of every part of a text, and foretells a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
+                    measured().model,
+                    run.perplexity,
+                    best.method,
+                    best.perplexity,
+                    worst.perplexity
+                ),
+            ),
+            None => (
+                best,
+                format!(
+                    "of the methods that can read beyond the model's window it foretells a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0})",
+                    measured().model,
+                    best.perplexity,
+                    worst.perplexity
+                ),
+            ),
+        };
+        let method = plain(&taken.method);
         let mut policy = method.build()?;
         let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.room)?;
         let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
@@ -249,11 +275,8 @@ impl Engine {
         let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head, {cache}: of the methods that can read beyond the model's window it foretells a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0}){}",
-                best.method,
-                measured().model,
-                best.perplexity,
-                worst.perplexity,
+                "{}, {rows} rows per head, {cache}: {why}{}",
+                taken.method,
                 free_in_words(case)
             ),
             method,

@@ -33,9 +33,14 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
         return "The document is short: all of it stays in memory, so nothing is lost.".to_owned();
     }
     let Some(kl) = chosen.kl else {
-        return format!(
-            "{title} foretold a long text best, if by little, in our measurements with the model in the box, of the methods that can read more than a model takes at once."
-        );
+        return match chosen.method.name.as_str() {
+            "treekv" => format!(
+                "{title} keeps something of every part of a text that is longer than the model takes at once, and in our measurements no other such method foretold one much better."
+            ),
+            _ => format!(
+                "{title} foretold a text that is longer than the model takes at once best in our measurements, of the methods that can read one."
+            ),
+        };
     };
     let share = (100.0 * chosen.rows as f64 / tokens.max(1) as f64).round();
     let found = 100.0 * chosen.right.unwrap_or(0.0);
@@ -222,7 +227,10 @@ mod tests {
         let little = taken("snapkv", 50, Some(0.2));
         assert!(chosen(&little, 1000, false).contains("no method lost less"));
         assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is lost"));
-        assert!(chosen(&taken("ems", 512, None), 100_000, false).starts_with("EMS follows"));
+        assert!(
+            chosen(&taken("treekv", 512, None), 100_000, false)
+                .starts_with("TreeKV keeps something of every part")
+        );
     }
 
     #[test]
