@@ -9,7 +9,13 @@ no multiple of 256 fall back, Q4_K to Q5_0 and Q6_K to Q8_0.
 """
 import pathlib
 import sys
+import types
 
+try:
+    import yaml
+except ImportError:
+    # gguf wants it for what stands beside models, which is not read here.
+    sys.modules["yaml"] = types.ModuleType("yaml")
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
