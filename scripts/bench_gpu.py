@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a graphics card does with Kept, as shares of what it can do at most; medians of runs that take turns.
 
-bench_gpu.py --kept KEPT --folder FOLDER [--quick] [--runs N] [--parts card,peers] [--device cuda:0] [--seconds N] [--resume]      (scripts/bench-gpu calls it)
+bench_gpu.py --kept KEPT --folder FOLDER [--out DIR] [--quick] [--runs N] [--parts card,peers] [--device cuda:0] [--seconds N] [--resume]
+(scripts/bench-gpu calls it)
 
 Part `card`:
 1. What the card can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
@@ -11,15 +12,17 @@ Part `card`:
    ledger knew it before, and as the driver says.
 4. The headline: 128K tokens on the 8B model within 8 GiB of the card, kept in a vault, and a second question behind it.
 
-Parts `hbw-kv`, `ems`, `chunkkv`, `pyramidkv`: tables of these papers (bench_gpu_papers.py), the answers of thousands of tokens once each.
+Parts `hbw-kv`, `pyramidkv`, `chunkkv`, `ems`: tables of these papers (bench_gpu_papers.py), all but the first of single runs.
 Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
+Parts come in the order of PARTS, the longest last.
 
-What does not fit the card, or fails, is said and left out; after a failure the exit code is 1. Writes FOLDER/gpu.json and FOLDER/gpu.md, and
-prints the latter; every single run is in FOLDER/gpu-runs.jsonl as soon as it has ended.
+What does not fit the card, or fails, is said and left out; after a failure the exit code is 1. Writes gpu.json and gpu.md into DIR (FOLDER without),
+and prints the latter; every single run is in DIR/gpu-runs.jsonl as soon as it has ended. Models are in FOLDER.
 """
 import argparse
 import json
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,7 +36,8 @@ import bench_gpu_peers
 LARGE, SMALL, ROWS = "llama-8b-q4_k_m", "llama-1b-q4_k_m", 2048
 LIMIT = 8 << 30
 READ = [8192, 32768, 131072]
-PARTS = ["card", *bench_gpu_papers.PAPERS, "peers"]
+# The papers' tables with answers of thousands of tokens take longest.
+PARTS = ["card", "hbw-kv", "pyramidkv", "peers", "chunkkv", "ems"]
 
 
 class Bench:
@@ -42,54 +46,121 @@ class Bench:
         self.left_out = []
         self.failed = False
         self.late = False
-        self.ends = time.monotonic() + options.seconds if options.seconds else None
-        self.runs = pathlib.Path(options.folder) / "gpu-runs.jsonl"
+        # By the clock that no one sets; what the caller began with has been counted already.
+        begun = time.monotonic() - (time.time() - options.started if options.started else 0)
+        self.ends = begun + options.seconds if options.seconds else None
+        self.runs = pathlib.Path(options.out) / "gpu-runs.jsonl"
         self.runs.parent.mkdir(parents=True, exist_ok=True)
         # What an earlier start has found, in its order; each is taken once.
         self.known = {}
-        if options.resume and self.runs.exists():
-            for line in self.runs.read_text().splitlines():
-                run = json.loads(line)
-                self.known.setdefault(tuple(run["run"]), []).append(run["found"])
-        else:
+        if not options.resume or not self.runs.exists():
             self.runs.write_text("")
+            return
+        text, others = self.runs.read_text(), 0
+        for line in text.splitlines():
+            try:
+                run = json.loads(line)
+            except ValueError:
+                # Whoever wrote it was killed meanwhile.
+                continue
+            if run.get("programs", "") == options.programs:
+                self.known.setdefault(tuple(run["run"]), []).append(run["found"])
+            else:
+                others += 1
+        if text and not text.endswith("\n"):
+            self.append("")
+        if others:
+            print(f"{others} runs of other programs or on another card are not taken", file=sys.stderr, flush=True)
+
+    def append(self, line):
+        with self.runs.open("a") as runs:
+            runs.write(line + "\n")
+
+    def note(self, run, found):
+        """Keeps what was found, for whoever goes on."""
+        self.append(json.dumps({"run": in_words(run), "programs": self.o.programs, "found": found}))
+
+    def noted(self, run):
+        """What an earlier start has found, or None."""
+        known = self.known.get(tuple(in_words(run)))
+        return known.pop(0) if known else None
+
+    def left(self):
+        """Seconds that a process may take, or None for as many as it likes; no more is begun where that is 0."""
+        if self.ends is None:
+            return None
+        left = max(self.ends - time.monotonic(), 0)
+        self.late |= left == 0
+        return left
+
+    def process(self, command, **more):
+        """A process that has ended, or None where there was no time for it."""
+        left = self.left()
+        if left == 0:
+            return None
+        try:
+            return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left, **more)
+        except subprocess.TimeoutExpired:
+            self.late = True
+            return None
 
     def run(self, *arguments):
-        """The JSON of one `kept bench`, or None where the card has no room for it or it failed."""
-        if known := self.known.get(tuple(map(str, arguments))):
-            return known.pop(0)
-        command = [self.o.kept, "bench", "--json", "--device", self.o.device, *map(str, arguments)]
-        if self.ends and time.monotonic() > self.ends:
-            self.late = True
-            self.left_out.append(f"{' '.join(command[2:])}: no time was left; go on with --resume")
+        """The JSON of one `kept bench`, or None where the card has no room for it, it failed or there was no time."""
+        if known := self.noted(arguments):
+            return known
+        command = [self.o.kept, "bench", "--json", "--device", self.o.device, *arguments]
+        done, what = self.process(command), " ".join(in_words(arguments))
+        if done is None:
+            self.left_out.append(f"{what}: {bench_gpu_peers.NO_TIME}")
             return None
-        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             found = json.loads(done.stdout)
-            with self.runs.open("a") as runs:
-                runs.write(json.dumps({"run": list(map(str, arguments)), "found": found}) + "\n")
+            self.note(arguments, found)
             return found
         said = done.stderr.strip().splitlines()
         said = said[-1] if said else f"code {done.returncode}"
         # A card that is too small is one sentence, and no failure.
         self.failed |= "more are needed" not in said and "needs" not in said
-        print(f"{' '.join(command)}: {said}", file=sys.stderr, flush=True)
-        self.left_out.append(f"{' '.join(command[2:])}: {said}")
+        print(f"{what}: {said}", file=sys.stderr, flush=True)
+        self.left_out.append(f"{what}: {said}")
         return None
 
     def together(self, points):
-        """Medians over runs that take turns: `points` is {name: arguments}."""
+        """Medians over runs that take turns: `points` is {name: arguments}. Where time ends they are of fewer runs, which is said."""
         found = {name: [] for name in points}
+        ended = set()
         for _ in range(self.o.runs):
             for name, arguments in points.items():
-                if found[name] is None:
+                if name in ended:
                     continue
                 report = self.run(*arguments)
-                if report is None:
-                    found[name] = None
-                else:
+                if report is not None:
                     found[name].append(report)
-        return {name: reports and middle(reports) for name, reports in found.items()}
+                    continue
+                ended.add(name)
+                if not self.late:
+                    found[name] = []
+                elif found[name]:
+                    self.left_out[-1] += f" (the figures are of {len(found[name])} of {self.o.runs} runs)"
+        return {name: middle(reports) if reports else None for name, reports in found.items()}
+
+    def model(self, name):
+        """The path of a model with drawn weights, made if it is not there; None where there was no time."""
+        path = pathlib.Path(self.o.folder) / f"{name}.gguf"
+        if path.exists():
+            return path
+        done = self.process([sys.executable, "-B", pathlib.Path(__file__).with_name("bench_models.py"), self.o.folder, name])
+        if done is None:
+            self.left_out.append(f"making {name}: {bench_gpu_peers.NO_TIME}")
+            return None
+        if done.returncode:
+            sys.exit(f"{name} was not made: {done.stderr.strip()}")
+        return path
+
+
+def in_words(run):
+    """What is run, wherever its model lies."""
+    return [part.name if isinstance(part, pathlib.PurePath) else str(part) for part in run]
 
 
 def middle(reports):
@@ -140,7 +211,7 @@ def of_the_card(bench, large, small, models, lengths, rates):
     text = [f"Copies {copy:.1f} GB/s (read and written)."]
     if not on_cpu:
         share = rates["attention_tflops"] / rates["matrix_tflops"]
-        text[-1] += f" Products of halves by mma.sync, as our kernels make them, {rates['matrix_tflops']:.1f} TFLOP/s; attention over a prompt at 32K {rates['attention_tflops']:.1f} TFLOP/s, {share:.0%} of it (wanted: 60 %)."
+        text[-1] += f" Products of halves by mma.sync, as our kernels make them, with operands that stay as they are {rates['matrix_tflops']:.1f} TFLOP/s; attention over a prompt at 32K {rates['attention_tflops']:.1f} TFLOP/s, {share:.0%} of it (wanted: 60 %)."
     text += ["", "| answering | tokens/s | GB/s | of copies | wanted |", "| --- | --- | --- | --- | --- |"]
     rows = [
         ("large near", f"{large} after {near:,} tokens", "85 %"),
@@ -193,50 +264,64 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--kept", required=True)
     a.add_argument("--folder", required=True)
+    a.add_argument("--out", help="where what was found goes; FOLDER without")
     a.add_argument("--device", default="cuda:0")
     a.add_argument("--runs", type=int, default=3)
     a.add_argument("--parts", default=",".join(PARTS), help=f"with commas between [{','.join(PARTS)}]")
-    a.add_argument("--seconds", type=float, help="begin nothing new after so many, and exit with 3")
-    a.add_argument("--resume", action="store_true", help="take what FOLDER/gpu-runs.jsonl has of an earlier start, and go on")
+    a.add_argument("--seconds", type=float, help="end within so many, with what there is, and exit with 3")
+    a.add_argument("--started", type=float, help="from when on --seconds count, in seconds since 1970; without, from this program's start")
+    a.add_argument("--programs", default="", help="what tells these programs from others: runs of others are not taken")
+    a.add_argument("--resume", action="store_true", help="take what DIR/gpu-runs.jsonl has of an earlier start, and go on")
     a.add_argument("--quick", action="store_true", help="the smallest model and short prompts, once: whether the benchmark itself works")
     o = a.parse_args()
+    o.out = o.out or o.folder
     parts = o.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         a.error(f"--parts {','.join(unknown)}: there are {', '.join(PARTS)}")
-    import bench_models
 
     large, small, lengths = (("toy-q4_k_m", "toy-q4_k_m", [512]) if o.quick else (LARGE, SMALL, READ))
     o.runs = 1 if o.quick else o.runs
-    folder = pathlib.Path(o.folder)
-    models = {name: bench_models.model(folder, name) for name in ((large, small) if "card" in parts else (large,))}
     bench = Bench(o)
-    rates = bench.run("--bandwidth")
-    if rates is None:
-        sys.exit("without the card's rates there are no shares")
-    found, text = {"rates": rates}, [f"# {rates.get('card', 'the processor')}"]
+    found, text = {}, []
 
     def write():
         left = ["", "Left out:", *[f"- {what}" for what in bench.left_out]] if bench.left_out else []
-        whole = "\n".join(text + left) + "\n"
-        (folder / "gpu.json").write_text(json.dumps({**found, "left_out": bench.left_out}, indent=1))
-        (folder / "gpu.md").write_text(whole)
+        whole = "\n".join([*(text or ["# Nothing was measured"]), *left]) + "\n"
+        (pathlib.Path(o.out) / "gpu.json").write_text(json.dumps({**found, "left_out": bench.left_out}, indent=1))
+        (pathlib.Path(o.out) / "gpu.md").write_text(whole)
         return whole
 
+    # Whoever stops this has what there is until then.
+    def stopped(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        bench.left_out.append("what came after: this was stopped; go on with --resume")
+        print(write())
+        sys.exit(3)
+
+    signal.signal(signal.SIGTERM, stopped)
+
+    rates = bench.run("--bandwidth")
+    if rates is None and not bench.late:
+        sys.exit("without the card's rates there are no shares")
+    if rates:
+        found["rates"] = rates
+        runs = "Figures are single runs" if o.runs == 1 else f"Figures are medians of {o.runs} runs; those of PyramidKV's, ChunkKV's and EMS' tables are single runs"
+        text += [f"# {rates.get('card', 'the processor')}", "", f"{runs}."]
+    models = {name: bench.model(name) for name in ((large, small) if "card" in parts else (large,))} if rates else {}
     # Written after each part: the later ones take long.
-    if "card" in parts:
-        more, lines = of_the_card(bench, large, small, models, lengths, rates)
-        found |= more
+    for part in PARTS if all(models.values()) and rates else []:
+        if part not in parts:
+            continue
+        if part == "card":
+            more, lines = of_the_card(bench, large, small, models, lengths, rates)
+            found |= more
+        elif part == "peers":
+            found[part], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)
+        else:
+            more, lines = bench_gpu_papers.repeat(bench, models[large], part)
+            found.setdefault("papers", {})[part] = more
         text += ["", *lines]
         write()
-    for paper in bench_gpu_papers.PAPERS:
-        if paper in parts:
-            more, lines = bench_gpu_papers.repeat(bench, models[large], paper)
-            found.setdefault("papers", {})[paper] = more
-            text += ["", *lines]
-            write()
-    if "peers" in parts and not bench.late:
-        found["peers"], lines = bench_gpu_peers.beside(bench, models[large], large.rsplit("-", 1)[0], lengths, ROWS, 8 if o.quick else 128)
-        text += ["", *lines]
     print(write())
     sys.exit(1 if bench.failed else 3 if bench.late else 0)
 

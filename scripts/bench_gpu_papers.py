@@ -37,8 +37,6 @@ CHUNKKV_CACHES = [
 PYRAMIDKV = {512: (428, 6.3), 1024: (856, 12.5), 2048: (1712, 25.0), None: (6848, 100.0)}
 PYRAMIDKV_TOKENS = 8192
 
-PAPERS = ["hbw-kv", "ems", "chunkkv", "pyramidkv"]
-
 
 class Repeat:
     def __init__(self, bench, model):

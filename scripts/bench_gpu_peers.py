@@ -18,11 +18,14 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from importlib.metadata import version
 from importlib.util import find_spec
 
 LENGTHS, ROWS, DECODE = [8192, 32768, 131072], 2048, 128
+NO_TIME = "no time was left; go on with --resume"
 
 
 def say(**found):
@@ -44,7 +47,7 @@ def middle(runs):
 
 
 def hugging_face(o):
-    missing = [name for name in ("torch", "transformers", "kvpress") if not find_spec(name)]
+    missing = [name for name in ("torch", "transformers") if not find_spec(name)]
     if missing:
         return say(not_measured=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
     # Nothing is looked for on a network, whatever is missing.
@@ -54,9 +57,15 @@ def hugging_face(o):
     card = o.device != "cpu"
     if card and not torch.cuda.is_available():
         return say(not_measured=f"torch {version('torch')} finds no CUDA device")
-    import kvpress
     from bench_models import SHAPES
     from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+    try:
+        import kvpress
+
+        without = None
+    except ImportError as e:
+        kvpress, without = None, "it is not installed" if e.name == "kvpress" else f"it does not load here: {e}"
 
     if card:
         torch.cuda.set_device(torch.device(o.device))
@@ -102,13 +111,15 @@ def hugging_face(o):
         with torch.device(o.device):
             model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation="sdpa").eval()
         # Libraries load their kernels when they are first used.
-        once(model, 128, 64)
+        once(model, 128, 64 if kvpress else None)
     except torch.OutOfMemoryError:
         return say(not_measured=f"a {o.shape} in {str(kind).removeprefix('torch.')} does not fit the card")
-    what = f"transformers {version('transformers')}, kvpress {version('kvpress')}, torch {version('torch')}, {str(kind).removeprefix('torch.')}"
-    say(what=what, weights_bytes=sum(p.numel() * p.element_size() for p in model.parameters()))
+    what = f"transformers {version('transformers')}, torch {version('torch')}, {str(kind).removeprefix('torch.')}"
+    if kvpress:
+        what += f", kvpress {version('kvpress')}"
+    say(what=what, without_kvpress=without, weights_bytes=sum(p.numel() * p.element_size() for p in model.parameters()))
     for tokens in o.lengths:
-        for rows in (None, rows_of(o, tokens)):
+        for rows in (None, rows_of(o, tokens)) if kvpress else (None,):
             point = {"tokens": tokens, "rows": rows}
             try:
                 say(**point, **middle([once(model, tokens, rows) for _ in range(o.runs)]))
@@ -161,33 +172,97 @@ def only(device):
     return found
 
 
-def child(*arguments, env=None):
-    """What such a process said, and what it died of, if it did."""
-    done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, env=env)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
-    said = done.stderr.strip().splitlines()
-    return found, None if done.returncode == 0 else said[-1] if said else f"code {done.returncode}"
-
-
-def llama_bench(program, model, device, tokens, decode, runs, flash):
-    """llama.cpp's own benchmark at one length, or what it said where it would not."""
-    base = [program, "-m", model, "-r", runs, "-ngl", 0 if device == "cpu" else 99, "-fa", 1 if flash == "on" else 0, "-o", "json"]
-    speeds = {}
-    for key, what in (("prefill_tokens_per_second", ["-p", tokens, "-n", 0]), ("decode_tokens_per_second", ["-p", 0, "-n", decode, "-d", tokens])):
-        done = subprocess.run([*map(str, base), *map(str, what)], capture_output=True, text=True, env=only(device))
+def child(bench, *arguments, heard=lambda found: None, env=None):
+    """What such a process said, also to `heard` as it says it, and what it died of, if it did. No longer than there is time."""
+    left = bench.left()
+    if left == 0:
+        return [], NO_TIME
+    found = []
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([sys.executable, __file__, *map(str, arguments)], stdout=subprocess.PIPE, stderr=errors, text=True, env=env)
+        end = threading.Timer(left, process.kill) if left else None
         try:
-            report = json.loads(done.stdout)[0]
-            speeds[key] = statistics.median(report["samples_ts"])
-        except (ValueError, LookupError):
-            said = done.stderr.strip().splitlines()
-            return None, said[-1] if said else f"code {done.returncode}"
+            if end:
+                end.start()
+            for line in process.stdout:
+                if line.startswith('{"'):
+                    found.append(json.loads(line))
+                    heard(found[-1])
+            code = process.wait()
+        finally:
+            if end:
+                end.cancel()
+            process.kill()
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
+    if bench.left() == 0:
+        return found, NO_TIME
+    return found, None if code == 0 else said[-1] if said else f"code {code}"
+
+
+def transformers(bench, o):
+    """What Hugging Face's process found of all lengths, those included that an earlier start has found."""
+    def key(tokens, rows):
+        return ["transformers", o.shape, tokens, rows or "all", o.decode, o.runs]
+
+    points, lengths = {}, []
+    for tokens in o.lengths:
+        # Without kvpress there are no others.
+        asked = [(tokens, rows) for rows in (None, rows_of(o, tokens)) if not rows or find_spec("kvpress")]
+        points |= {point: found for point in asked if (found := bench.noted(key(*point)))}
+        lengths += [] if points.keys() >= set(asked) else [tokens]
+    head, died = bench.noted(["transformers", o.shape]), None
+
+    def heard(line):
+        if "what" in line:
+            bench.note(["transformers", o.shape], line)
+        elif "tokens" in line:
+            points[line["tokens"], line["rows"]] = line
+            bench.note(key(line["tokens"], line["rows"]), line)
+
+    if lengths or not head:
+        lines, died = child(bench, "hugging-face", *o.passed(*lengths), heard=heard)
+        head = next((line for line in lines if "what" in line or "not_measured" in line), head) or {"not_measured": died or "it said nothing"}
+    return {**head, "points": list(points.values()), **({"died": died} if died and "what" in head else {})}
+
+
+def llama_bench(bench, program, model, o, tokens, flash):
+    """llama.cpp's own benchmark at one length, or what it said where it would not."""
+    base = [program, "-m", model, "-r", o.runs, "-ngl", 0 if o.device == "cpu" else 99, "-fa", 1 if flash == "on" else 0, "-o", "json"]
+    speeds = {}
+    for key, what in (("prefill_tokens_per_second", ["-p", tokens, "-n", 0]), ("decode_tokens_per_second", ["-p", 0, "-n", o.decode, "-d", tokens])):
+        run = ["llama-bench", o.runs, flash, *what]
+        report = bench.noted(run)
+        if not report:
+            done = bench.process([*base, *what], env=only(o.device))
+            if done is None:
+                return None, NO_TIME
+            try:
+                report = json.loads(done.stdout)[0]
+                report["samples_ts"][0]
+            except (ValueError, LookupError):
+                said = done.stderr.strip().splitlines()
+                return None, said[-1] if said else f"code {done.returncode}"
+            bench.note(run, report)
+        speeds[key] = statistics.median(report["samples_ts"])
     backends = report.get("backends", "")
-    if device != "cpu" and "CUDA" not in backends:
+    if o.device != "cpu" and "CUDA" not in backends:
         return {"not_measured": f"the llama-bench on the PATH computes with {backends or 'something unknown'}, not with CUDA"}, None
     return {"what": f"llama.cpp {report.get('build_commit', '')} ({backends})", "tokens": tokens, "rows": None, **speeds}, None
 
 
-def best_of_llama_cpp(o, model):
+def by_xllamacpp(bench, model, o, tokens, flash):
+    """The same by the module, in a process of its own."""
+    run = ["xllamacpp", o.runs, flash, tokens, o.decode]
+    if known := bench.noted(run):
+        return known, None
+    found, died = child(bench, "llama.cpp", "--model", model, "--flash", flash, *o.passed(tokens), env=only(o.device))
+    if not died and any("tokens" in f for f in found):
+        bench.note(run, found)
+    return found, died
+
+
+def best_of_llama_cpp(bench, o, model):
     """The better of flash attention on and off for reading and for answering, at each length."""
     program = shutil.which("llama-bench")
     if not program and not find_spec("xllamacpp"):
@@ -197,21 +272,22 @@ def best_of_llama_cpp(o, model):
         tried, failed = [], []
         for flash in ("on", "off"):
             if program:
-                found, died = llama_bench(program, model, o.device, tokens, o.decode, o.runs, flash)
+                found, died = llama_bench(bench, program, model, o, tokens, flash)
                 found = [found] if found else []
             else:
-                found, died = child("llama.cpp", "--model", model, "--flash", flash, *o.passed(tokens), env=only(o.device))
+                found, died = by_xllamacpp(bench, model, o, tokens, flash)
             if found and "not_measured" in found[0]:
                 return found[0]
             what = next((f["what"] for f in found if "what" in f), what)
             tried += [f for f in found if "tokens" in f]
             failed += [died] if died else []
-        if tried:
+        if tried and NO_TIME not in failed:
             best = {key: max(f[key] for f in tried) for key in ("prefill_tokens_per_second", "decode_tokens_per_second")}
             points.append({"tokens": tokens, "rows": None, "first_token_seconds": tokens / best["prefill_tokens_per_second"], **best})
         else:
+            # The better of two is not known where there was time for one.
             points.append({"tokens": tokens, "rows": None, "left_out": failed[-1] if failed else "nothing was found"})
-    return {"what": what, "points": points}
+    return {"what": what or "llama.cpp", "points": points}
 
 
 class Asked:
@@ -232,12 +308,7 @@ def beside(bench, path, shape, lengths, rows, decode):
             method = ["snapkv", "--budget", left] if left else ["full"]
             points[f"{tokens} {left or 'all'}"] = ["--model", path, "--prompt-tokens", tokens, "--decode-tokens", decode, "--method", *method]
     kept = bench.together(points)
-    lines, died = child("hugging-face", *o.passed())
-    head = next((line for line in lines if "what" in line or "not_measured" in line), {"not_measured": died or "it said nothing"})
-    others = {
-        "transformers with kvpress": {**head, "points": [line for line in lines if "tokens" in line], **({"died": died} if died and "what" in head else {})},
-        "llama.cpp": best_of_llama_cpp(o, path),
-    }
+    others = {"transformers with kvpress": transformers(bench, o), "llama.cpp": best_of_llama_cpp(bench, o, path)}
     return {"kept": kept, **others}, markdown(o, kept, others)
 
 
@@ -264,8 +335,10 @@ def markdown(o, kept, others):
     notes = []
     for name, found in others.items():
         if "not_measured" in found:
-            notes.append(f"{name}: not measured: {found['not_measured']}.")
+            notes.append(f"**Not measured: {name}**: {found['not_measured']}.")
             continue
+        if found.get("without_kvpress"):
+            notes.append(f"**Not measured: kvpress**: {found['without_kvpress']}.")
         weights = f", weights {found['weights_bytes'] / 2**30:.2f} GiB" if "weights_bytes" in found else ""
         same = " The same file as Kept's, the better of flash attention on and off; the first token is the reading alone." if name == "llama.cpp" else ""
         notes.append(f"{name}: {found['what']}{weights}.{same}")
