@@ -4,7 +4,7 @@
 mod cards;
 
 use cards::*;
-use kept_cuda::{Meter, emulated};
+use kept_cuda::{Device, Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, Policy, PromptShape};
@@ -180,6 +180,9 @@ fn rows_of_eight_bits_that_stay_are_the_hosts() {
 
 #[test]
 fn rows_of_four_bits_that_stay_are_the_hosts() {
+    if without_emulator() {
+        return;
+    }
     the_hosts_rows("llama", CacheType::Q4_0);
     the_hosts_rows("gemma2", CacheType::Q4_0);
 }
@@ -256,6 +259,9 @@ fn kept_rows_do_not_travel() {
 /// Methods that do more with rows than copying them, or go on changing them, have them on the host, as ever.
 #[test]
 fn rows_that_the_host_needs_are_there() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let there = on_card(open(&file.path), &emulated::device(86, 1 << 30));
     for method in [
@@ -278,47 +284,59 @@ fn rows_that_the_host_needs_are_there() {
 /// for the answer that is more than all the rest.
 #[test]
 fn rows_that_stay_are_taken_once() {
-    let file = tiny(&long("llama"));
+    let file = tiny(&TinyLlama {
+        context: 1 << 16,
+        ..long("llama")
+    });
     for cache in [CacheType::F16, CacheType::Q8_0] {
-        let (card, meter) = limited(1 << 30);
-        let engine = Engine::open(&file.path).expect("a model");
-        let engine = engine.with_cache(cache).on_card(card).expect("room");
-        let model = engine.model();
-        let weights = model.card().expect("a card").bytes();
-        let (room, budget) = (6000, 90);
-        let method = Method {
-            name: "snapkv".to_owned(),
-            parameters: Vec::new(),
-        };
-        let shape = PromptShape::of(LONG);
-        let rows = Some(Budget::Rows(budget));
-        let expected = engine.expected_ledger(&shape, &method, rows, room);
-        let expected = expected.expect("an estimate");
-        assert!(expected.kept_on_card > (expected.card - weights) / 3);
-
-        let rope = RopeTable::new(model.config(), LONG + room);
-        let mut policy = policy("snapkv", "");
-        let ids = ids(LONG, model.config().vocab);
-        let read = Prefill::new(model, &ids, &mut *policy, budget, room, &rope)
-            .with_cache(cache)
-            .run(&mut |_| (), &Stop::new())
-            .expect("a reading");
-        assert_eq!(read.ledger.kept_on_card, expected.kept_on_card, "{cache}");
-        assert_eq!(read.ledger.kept_rows, expected.kept_rows, "{cache}");
-        let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
-        decoder.try_logits_of(&read.hidden).expect("logits");
-        decoder.try_step(7, None).expect("logits");
-        let (took, said) = (meter.most() as f64, expected.card as f64);
-        assert!(
-            (took / said - 1.0).abs() <= 0.05,
-            "{cache}: {took} bytes of the card, announced {said}"
-        );
+        for (card, meter) in limited_ones(1 << 30) {
+            taken_once(&file, cache, (card, &meter));
+        }
     }
+}
+
+fn taken_once(file: &Tiny, cache: CacheType, (card, meter): (Device, &Meter)) {
+    let engine = Engine::open(&file.path).expect("a model");
+    let engine = engine.with_cache(cache).on_card(card).expect("room");
+    let model = engine.model();
+    let weights = model.card().expect("a card").bytes();
+    // Of a large card 26 MB are taken for its multiprocessors and by products: the rows of so long an answer are 31.
+    let (room, budget) = (60_000, 90);
+    let method = Method {
+        name: "snapkv".to_owned(),
+        parameters: Vec::new(),
+    };
+    let shape = PromptShape::of(LONG);
+    let rows = Some(Budget::Rows(budget));
+    let expected = engine.expected_ledger(&shape, &method, rows, room);
+    let expected = expected.expect("an estimate");
+    assert!(expected.kept_on_card > (expected.card - weights) / 3);
+
+    let rope = RopeTable::new(model.config(), LONG + room);
+    let mut policy = policy("snapkv", "");
+    let ids = ids(LONG, model.config().vocab);
+    let read = Prefill::new(model, &ids, &mut *policy, budget, room, &rope)
+        .with_cache(cache)
+        .run(&mut |_| (), &Stop::new())
+        .expect("a reading");
+    assert_eq!(read.ledger.kept_on_card, expected.kept_on_card, "{cache}");
+    assert_eq!(read.ledger.kept_rows, expected.kept_rows, "{cache}");
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
+    decoder.try_logits_of(&read.hidden).expect("logits");
+    decoder.try_step(7, None).expect("logits");
+    let (took, said) = (meter.most() as f64, expected.card as f64);
+    assert!(
+        (took / said - 1.0).abs() <= 0.05,
+        "{cache}: {took} bytes of the card, announced {said}"
+    );
 }
 
 /// Where a reading and the rows are more than there is, the residual stream goes to the host, and then the rows; the answer is the same.
 #[test]
 fn rows_that_have_no_room_travel() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&long("llama"));
     let there = on_card(open(&file.path), &emulated::device(86, 1 << 30));
     let (model, method, room) = ((&there, CacheType::F16), ("full", "", 400), 2000);
@@ -339,6 +357,9 @@ fn rows_that_have_no_room_travel() {
 /// A cache whose answer is done goes on, with the rows of the answer.
 #[test]
 fn a_cache_that_stayed_there_is_given_back() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let there = on_card(open(&file.path), &emulated::device(86, 1 << 30));
     for cache in [CacheType::F16, CacheType::Q4_0] {
@@ -366,6 +387,9 @@ fn a_cache_that_stayed_there_is_given_back() {
 /// Rows that went with an answer that could not begin are gone: whoever tries again is told so.
 #[test]
 fn rows_of_an_answer_that_could_not_begin_are_gone() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let card = emulated::device(86, 1 << 30);
     let there = on_card(open(&file.path), &card);
@@ -391,6 +415,9 @@ fn rows_of_an_answer_that_could_not_begin_are_gone() {
 /// A budget in bytes is one for kept rows wherever they lie.
 #[test]
 fn a_budget_in_bytes_holds_the_rows_that_stay() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&long("llama"));
     let engine = || Engine::open(&file.path).expect("a model");
     let there = engine().on_card(emulated::device(86, 1 << 30));

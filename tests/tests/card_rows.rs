@@ -83,6 +83,9 @@ fn rows_of_four_bits_are_the_processors() {
 /// A card computes with halves: rows that claim to be more exact are refused, before anything is read.
 #[test]
 fn rows_of_f32_are_refused_by_name() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let model = on_card(open(&file.path), &emulated::device(86, 1 << 30));
     let ids = ids(40, model.config().vocab);
@@ -154,6 +157,9 @@ fn what_a_card_will_hold_is_known_before() {
 /// A question that a card has no room for is refused before anything is read, with what is missing; a limit has rows fitted to it.
 #[test]
 fn a_question_that_does_not_fit_a_card_is_refused_with_what_is_missing() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let engine = |memory: u64| {
         let engine = Engine::open(&file.path).expect("a model");
@@ -208,6 +214,9 @@ fn a_question_that_does_not_fit_a_card_is_refused_with_what_is_missing() {
 /// What a model can read with a card's memory, asked of an engine that is nowhere yet.
 #[test]
 fn a_card_s_memory_says_how_much_can_be_read() {
+    if without_emulator() {
+        return;
+    }
     let file = tiny(&quick("llama", 2));
     let (card, meter) = emulated::metered(86, 1 << 30);
     let engine = Engine::open(&file.path).expect("a model");

@@ -7,18 +7,8 @@ use candle_core::quantized::GgmlDType;
 use candle_kernels::ffi;
 
 use crate::DeviceError;
+use crate::candle_takes::{self, PADDING, WORKSPACE};
 use crate::driver::{Address, FEW, Facts, Inputs, Product, Products};
-
-/// What a row of inputs is filled up to, in numbers: `MATRIX_ROW_PADDING` of candle and llama.cpp.
-const PADDING: usize = 512;
-/// Bytes of 32 inputs for few rows: two halves and the numbers.
-const FEW_BLOCK: usize = 36;
-/// Bytes of 128 inputs for many rows: four scales of four bytes and the numbers.
-const MANY_BLOCK: usize = 144;
-/// Blocks that a product of many rows may read behind its inputs.
-const MANY_BEHIND: usize = 128;
-/// Bytes of a product's partial tiles: 128 x 128 numbers for each of at most 256 multiprocessors.
-const WORKSPACE: usize = 256 * 128 * 128 * 4;
 
 type Few = unsafe extern "C" fn(
     *const c_void,
@@ -186,15 +176,11 @@ impl Products for Launchers {
     }
 
     fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
-        let padded = cols.next_multiple_of(PADDING);
-        match form {
-            Inputs::Few => count * padded / 32 * FEW_BLOCK,
-            _ => (count * padded / 128 + MANY_BEHIND) * MANY_BLOCK,
-        }
+        candle_takes::input_bytes(form, count, cols)
     }
 
     fn behind(&self, kind: GgmlDType) -> usize {
-        PADDING / kind.block_size() * kind.type_size()
+        candle_takes::behind(kind)
     }
 
     fn workspace(&self) -> usize {

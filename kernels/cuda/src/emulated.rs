@@ -52,6 +52,8 @@ struct Emulated {
     beside: Arc<Beside>,
     /// And those that go ahead of other work, in an order of their own.
     ahead: Arc<Beside>,
+    /// Whether products take as much memory for themselves as a card's.
+    takes_as_candle: bool,
 }
 
 /// An allocation with its guards, by the address that was given.
@@ -133,8 +135,19 @@ pub fn hasty(capability: u32, memory: u64) -> Device {
     meter(&Device::new(emulated), memory).0
 }
 
+/// [`metered`], of which is taken what is taken of a large card: for its many multiprocessors, and by products for themselves.
+pub fn large(memory: u64) -> (Device, Meter) {
+    // An H100's or H200's.
+    let emulated = emulated_with(90, 132, true);
+    meter(&Device::new(emulated), memory)
+}
+
 /// Without an end to its memory.
 fn emulated(capability: u32) -> Arc<Emulated> {
+    emulated_with(capability, 4, false)
+}
+
+fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -> Arc<Emulated> {
     // What NVIDIA's programming guide lists for a block of each.
     let shared_kib = match capability {
         75 => 64,
@@ -146,7 +159,7 @@ fn emulated(capability: u32) -> Arc<Emulated> {
         facts: Facts {
             name: format!("emulated sm_{capability}"),
             capability,
-            multiprocessors: 4,
+            multiprocessors,
             shared_bytes: shared_kib << 10,
             memory: u64::MAX,
         },
@@ -158,6 +171,7 @@ fn emulated(capability: u32) -> Arc<Emulated> {
         recording: Mutex::default(),
         beside: Arc::default(),
         ahead: Arc::default(),
+        takes_as_candle,
     })
 }
 

@@ -11,7 +11,7 @@
 //!   `kept.rs`: [`KeptRows`], how they are stored.
 //! - `rates.rs`: [`Rates`], what a card can do at most.
 //! - `beside.rs`: [`Sending`], [`Fetching`] and [`Bringing`], what travels while the device computes or the host looks.
-//! - `weights.rs`: products with a model's weights, by candle's kernels.
+//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a card.
 //! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
 //!   geometry.
@@ -26,6 +26,8 @@ mod beside;
 mod cache;
 #[cfg(feature = "cuda")]
 mod candle;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+mod candle_takes;
 mod classes;
 mod decode;
 mod device;

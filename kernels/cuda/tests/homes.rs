@@ -2,12 +2,12 @@
 
 mod support;
 
-use kept_cuda::{Home, emulated};
+use kept_cuda::{Home, metered};
 use support::devices;
 
 #[test]
 fn memory_of_the_hosts_is_none_of_the_devices() {
-    let (device, meter) = emulated::metered(86, 1 << 20);
+    let (device, meter) = metered(&devices()[0], 1 << 20);
     let there = device.room_at::<f32>(Home::Host, 1 << 20).expect("room");
     assert_eq!(device.free_memory(), Ok(1 << 20));
     assert_eq!((there.bytes(), there.host_bytes()), (0, 4 << 20));
@@ -20,7 +20,7 @@ fn memory_of_the_hosts_is_none_of_the_devices() {
 
 #[test]
 fn memory_of_the_hosts_is_written_read_copied_and_computed_with() {
-    let [device, _] = devices();
+    let device = devices().remove(0);
     let mut there = device.room_at::<f32>(Home::Host, 1 << 20).expect("room");
     there.write(7, &[1.0, 2.0, 3.0]).expect("written");
     let mut own = device.zeros::<f32>(4).expect("room");

@@ -8,7 +8,7 @@ use candle_core::{Device as Cpu, Tensor};
 use half::f16;
 use kept_cuda::{
     Activation, Angles, Buffer, Candidates, CardCache, DecodeScratch, Device, Heads, LayerRoom,
-    NewToken, Places, Recorded, RowInputs, RowKind, StepHeads, Weights, emulated,
+    NewToken, Places, Recorded, RowInputs, RowKind, StepHeads, Weights, metered,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, RowStore, Scale};
 use support::*;
@@ -461,7 +461,7 @@ fn fill(twins: &mut Twins, from: &[usize], to: &[usize], numbers: &mut Numbers) 
 
 #[test]
 fn a_recording_runs_again_and_can_take_no_memory() {
-    let (device, meter) = emulated::metered(86, 1 << 20);
+    let (device, meter) = metered(&devices()[0], 1 << 20);
     struct Work {
         x: Buffer<f32>,
         y: Buffer<f32>,

@@ -14,15 +14,39 @@ use kept_models::testing::TinyLlama;
 pub const BOUND: f32 = 1e-2;
 
 /// The graphics card of this computer, in a build for it; else emulated ones, without and with room for two tiles.
+///
+/// # Panics
+/// When there is none, and the emulator is to be left out.
 pub fn cards() -> Vec<kept_cuda::Device> {
     #[cfg(feature = "cuda")]
-    match kept_cuda::nvidia::open(0) {
+    let why = match kept_cuda::nvidia::open(0) {
         Ok(card) => return vec![card],
-        Err(why) => eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator"),
-    }
+        Err(why) => why,
+    };
+    #[cfg(not(feature = "cuda"))]
+    let why = "this build has no kernels for one";
+    assert!(
+        !card_only(),
+        "no CUDA device ({why}), and KEPT_CARD_ONLY leaves out the emulator"
+    );
+    #[cfg(feature = "cuda")]
+    eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator");
     [75, 90]
         .map(|capability| emulated::device(capability, 1 << 30))
         .into()
+}
+
+/// Whether the emulator is to be left out, wherever it would run: `scripts/test-gpu` sets this where there is a card.
+pub fn card_only() -> bool {
+    std::env::var_os("KEPT_CARD_ONLY").is_some()
+}
+
+/// Whether a test that runs in the emulator, whatever this computer has, is left out; says so.
+pub fn without_emulator() -> bool {
+    if card_only() {
+        eprintln!("skipped: the emulator was left out");
+    }
+    card_only()
 }
 
 /// The graphics card of this computer, in a build for it; else an emulated one with `memory` bytes.
@@ -40,6 +64,15 @@ pub fn limited(memory: u64) -> (kept_cuda::Device, kept_cuda::Meter) {
     match is_emulated(&card) {
         true => emulated::metered(86, memory),
         false => kept_cuda::metered(&card, memory),
+    }
+}
+
+/// [`limited`], and where that is an emulated one also one of which is taken what is taken of a large card.
+pub fn limited_ones(memory: u64) -> Vec<(kept_cuda::Device, kept_cuda::Meter)> {
+    let one = limited(memory);
+    match is_emulated(&one.0) {
+        true => vec![one, emulated::large(memory)],
+        false => vec![one],
     }
 }
 

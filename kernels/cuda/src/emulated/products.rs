@@ -5,6 +5,7 @@ use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
 use super::{Emulated, failed};
 use crate::DeviceError;
+use crate::candle_takes;
 use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
 
 /// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
@@ -17,16 +18,26 @@ impl Products for Emulated {
         })
     }
 
-    fn input_bytes(&self, _form: Inputs, count: usize, cols: usize) -> usize {
-        count * cols * size_of::<f32>()
+    fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
+        let own = count * cols * size_of::<f32>();
+        match self.takes_as_candle {
+            true => own.max(candle_takes::input_bytes(form, count, cols)),
+            false => own,
+        }
     }
 
-    fn behind(&self, _kind: GgmlDType) -> usize {
-        0
+    fn behind(&self, kind: GgmlDType) -> usize {
+        match self.takes_as_candle {
+            true => candle_takes::behind(kind),
+            false => 0,
+        }
     }
 
     fn workspace(&self) -> usize {
-        0
+        match self.takes_as_candle {
+            true => candle_takes::WORKSPACE,
+            false => 0,
+        }
     }
 
     unsafe fn quantise(

@@ -32,14 +32,32 @@ pub fn halves(numbers: &[f32]) -> Vec<f16> {
     numbers.iter().map(|x| f16::from_f32(*x)).collect()
 }
 
-/// A device with and one without room for two tiles in shared memory; in a build for graphics cards the one that is there.
-pub fn devices() -> [Device; 2] {
+/// Devices with and without room for two tiles in shared memory; in a build for graphics cards the one that is there.
+///
+/// # Panics
+/// When there is none, and the emulator is to be left out.
+pub fn devices() -> Vec<Device> {
     #[cfg(feature = "cuda")]
-    match kept_cuda::nvidia::open(0) {
-        Ok(card) => return [card.clone(), card],
-        Err(why) => eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator"),
-    }
-    [75, 90].map(|capability| emulated::device(capability, 1 << 30))
+    let why = match kept_cuda::nvidia::open(0) {
+        Ok(card) => return vec![card],
+        Err(why) => why,
+    };
+    #[cfg(not(feature = "cuda"))]
+    let why = "this build has no kernels for one";
+    assert!(
+        !card_only(),
+        "no CUDA device ({why}), and KEPT_CARD_ONLY leaves out the emulator"
+    );
+    #[cfg(feature = "cuda")]
+    eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator");
+    [75, 90]
+        .map(|capability| emulated::device(capability, 1 << 30))
+        .into()
+}
+
+/// Whether the emulator is to be left out, wherever it would run: `scripts/test-gpu` sets this where there is a card.
+pub fn card_only() -> bool {
+    std::env::var_os("KEPT_CARD_ONLY").is_some()
 }
 
 /// `[kv_heads, capacity, head_dim]` of random rows, on the host and on the device.
