@@ -132,11 +132,12 @@ impl Asking<'_> {
         let answer = engine.ask(
             ask,
             &mut |event| match event {
-                // Before a book is read for minutes, and not after.
-                Event::Chosen { note } => {
+                // Before a book is read for minutes, and not after; whoever reads JSON finds it there.
+                Event::Chosen { note } if live => {
                     output::say(&output::printable(&format!("note: {note}\n")));
                     said.push(note);
                 }
+                Event::Chosen { .. } => {}
                 Event::Progress(progress) => bar.show(&progress),
                 Event::Read { .. } => bar.clear(),
                 Event::Token { text } => {
