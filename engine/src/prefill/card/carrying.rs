@@ -1,6 +1,7 @@
 //! What travels between the host and a reading on a card: rows of a vault there and back, and all rows of a layer for methods that look at
 //! each. Those that are kept: `kept.rs`.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use kept_cuda::{Device, DeviceError, Fetching};
@@ -22,17 +23,21 @@ fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
 /// Bytes of the host's memory, page-locked, by which a vault's rows travel between it and a card, in chunks of `chunk` tokens.
 pub(crate) fn carrying_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u64 {
     match model.card() {
-        Some(_) => (2 * SENT_AT_ONCE + packed_bytes(kind, head_shape(model), chunk)) as u64,
+        Some(_) => (2 * SENT_AT_ONCE + 2 * packed_bytes(kind, head_shape(model), chunk)) as u64,
         None => 0,
     }
 }
 
-/// A chunk's keys and values on their way to a vault.
+/// Chunks' keys and values on their way to a vault: one is written while the card computes the next.
 pub(super) struct Leaving {
     kind: PackedRows,
     heads: HeadShape,
-    /// `[2, kv_heads, count, row_bytes]`
-    rows: Fetching,
+    /// `[2, kv_heads, count, row_bytes]` each
+    halves: [Fetching; 2],
+    /// First tokens of what was packed and not given yet, the older one first, each in the half that its turn was.
+    packed: VecDeque<usize>,
+    /// Which half is filled next.
+    turn: usize,
 }
 
 impl Leaving {
@@ -42,13 +47,19 @@ impl Leaving {
         heads: HeadShape,
         chunk: usize,
     ) -> Result<Self, DeviceError> {
-        let rows = Fetching::new(device, packed_bytes(kind, heads, chunk))?;
-        Ok(Self { kind, heads, rows })
+        let half = || Fetching::new(device, packed_bytes(kind, heads, chunk));
+        Ok(Self {
+            kind,
+            heads,
+            halves: [half()?, half()?],
+            packed: VecDeque::with_capacity(2),
+            turn: 0,
+        })
     }
 
     /// Bytes on the card.
     pub(super) fn bytes(&self) -> u64 {
-        self.rows.bytes()
+        self.halves.iter().map(Fetching::bytes).sum()
     }
 }
 
@@ -114,12 +125,19 @@ impl<'a> CardReading<'a> {
     }
 
     /// Packs a chunk's keys and values as the vault has them; they come to the host beside what is asked of the card later.
+    ///
+    /// # Panics
+    /// When two chunks are packed already that were not given.
     pub(in crate::prefill) fn pack(&mut self, chunk: &CardChunk<'_>) -> Result<(), DeviceError> {
         let device = self.device();
-        let Some(Leaving { kind, heads, rows }) = &mut self.leaving else {
+        let Some(leaving) = &mut self.leaving else {
             return Ok(());
         };
-        let all = packed_bytes(*kind, *heads, chunk.count);
+        assert!(leaving.packed.len() < 2, "room for a chunk");
+        leaving.packed.push_back(chunk.first);
+        let (kind, rows) = (&leaving.kind, &mut leaving.halves[leaving.turn]);
+        leaving.turn = 1 - leaving.turn;
+        let all = packed_bytes(*kind, leaving.heads, chunk.count);
         let which = chunk.first..chunk.first + chunk.count;
         let room = rows.room()?;
         for (from, part) in [(&self.keys, 0..all / 2), (&self.values, all / 2..all)] {
@@ -128,10 +146,18 @@ impl<'a> CardReading<'a> {
         rows.fetch(all)
     }
 
-    /// What was packed last.
-    pub(in crate::prefill) fn packed(&mut self) -> Result<&[u8], DeviceError> {
+    /// The oldest chunk that was packed and not given, its first token and its rows, where there are more than `later` of them.
+    pub(in crate::prefill) fn packed(
+        &mut self,
+        later: usize,
+    ) -> Result<Option<(usize, &[u8])>, DeviceError> {
         let leaving = self.leaving.as_mut();
-        leaving.map_or(Ok(&[]), |leaving| leaving.rows.arrived())
+        let Some(leaving) = leaving.filter(|leaving| leaving.packed.len() > later) else {
+            return Ok(None);
+        };
+        let half = (leaving.turn + leaving.packed.len()) % 2;
+        let first = leaving.packed.pop_front().expect("more than that");
+        Ok(Some((first, leaving.halves[half].arrived()?)))
     }
 
     /// The first `rows` keys and values of every head, on the host.

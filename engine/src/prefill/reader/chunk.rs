@@ -113,9 +113,10 @@ impl Reader<'_> {
             self.prefix.hear_queries(first, q);
         }
         card.attend(&chunk)?;
-        if leaves {
-            // Written while the card computes.
-            self.prefix.leave(first, card.packed()?);
+        // Written while the card computes: the chunk before, and at the document's end this one too.
+        let later = usize::from(leaves && rows.end < document);
+        while let Some((first, packed)) = card.packed(later)? {
+            self.prefix.leave(first, packed);
         }
         card.wait()?;
         self.tally.passed(count, watch);
