@@ -12,7 +12,7 @@ Part `card`:
    ledger knew it before, and as the driver says.
 4. The headline: 128K tokens on the 8B model within 8 GiB of the card, kept in a vault, and a second question behind it.
 
-Parts `hbw-kv`, `pyramidkv`, `chunkkv`, `ems`: tables of these papers (bench_gpu_papers.py), all but the first of single runs.
+Parts `hbw-kv`, `pyramidkv`, `chunkkv`, `ems`: tables of these papers (bench_gpu_papers.py).
 Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
 Parts come in the order of PARTS, the longest last.
 
@@ -305,7 +305,7 @@ def main():
         sys.exit("without the card's rates there are no shares")
     if rates:
         found["rates"] = rates
-        runs = "Figures are single runs" if o.runs == 1 else f"Figures are medians of {o.runs} runs; those of PyramidKV's, ChunkKV's and EMS' tables are single runs"
+        runs = "Figures are single runs" if o.runs == 1 else f"Figures are medians of {o.runs} runs"
         text += [f"# {rates.get('card', 'the processor')}", "", f"{runs}."]
     models = {name: bench.model(name) for name in ((large, small) if "card" in parts else (large,))} if rates else {}
     # Written after each part: the later ones take long.
