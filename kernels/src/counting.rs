@@ -8,6 +8,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// How the sentence begins by which a program ends that the system refuses memory.
+pub const REFUSED: &str = "the system refuses";
+
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -29,7 +32,7 @@ fn granted(place: *mut u8, bytes: usize) -> *mut u8 {
         // Nothing here may allocate: standard error has no buffer of its own.
         let _ = writeln!(
             std::io::stderr(),
-            "error: the system refuses {bytes} more bytes of memory; close other programs, or set a smaller --budget or --memory"
+            "error: {REFUSED} {bytes} more bytes of memory; close other programs, or set a smaller --budget or --memory"
         );
         std::process::exit(1);
     }

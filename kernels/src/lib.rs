@@ -63,7 +63,7 @@ pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };
 pub use counting::{
-    CountingAllocator, allocated_bytes, allocations, may_be_refused, settled_allocations,
+    CountingAllocator, REFUSED, allocated_bytes, allocations, may_be_refused, settled_allocations,
 };
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{

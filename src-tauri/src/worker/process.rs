@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
+use kept_engine::kernels::REFUSED;
 use tokio::process::{Child, Command};
 
 use super::programs::Start;
@@ -57,7 +58,30 @@ pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
         .code()
         .map_or("without a code".to_owned(), |code| format!("code {code}"));
     match last_words.filter(|_| !status.success()) {
+        Some(words) if words.contains(REFUSED) => {
+            "The engine was refused more memory by the system and ended: close other programs, choose a smaller budget, or set a memory limit in Settings.".to_owned()
+        }
         Some(words) => format!("The engine ended on its own ({code}: {words})."),
         None => format!("The engine ended on its own ({code})."),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_window_knows_no_flags_where_memory_was_refused() {
+        let status = ExitStatus::from_raw(1 << 8);
+        let words = format!("error: {REFUSED} 6 more bytes of memory; set a smaller --budget");
+        let said = ending(status, Some(&words));
+        assert!(
+            said.contains("refused more memory") && said.contains("in Settings"),
+            "{said}"
+        );
+        assert!(!said.contains("--"), "{said}");
+        assert!(ending(status, Some("another word")).contains("code 1: another word"));
     }
 }
