@@ -132,7 +132,19 @@ impl ClassRows for StoredRows<'_> {
 
 impl CompactLayer {
     /// Gives a layer that was gathered from `keys` and `retention` its tables (`table.entries` is the room for entries of one head).
-    pub fn with_table(mut self, keys: &RowStore, retention: &Retention, table: ClassTable) -> Self {
+    pub fn with_table(self, keys: &RowStore, retention: &Retention, table: ClassTable) -> Self {
+        let length =
+            |head: usize, _: usize, position: Pos| row_length(keys.row(head, position.0 as usize));
+        self.with_lengths(length, retention, table)
+    }
+
+    /// [`CompactLayer::with_table`], where `length` gives how long an entry's key was, by head, number of the entry and position.
+    pub(crate) fn with_lengths(
+        mut self,
+        length: impl Fn(usize, usize, Pos) -> f32,
+        retention: &Retention,
+        table: ClassTable,
+    ) -> Self {
         let kv_heads = self.kv_heads();
         let slots = kv_heads * table.entries;
         let mut classes = Classes {
@@ -158,10 +170,10 @@ impl CompactLayer {
             for (row, _) in members.iter().enumerate().filter(|(_, m)| m.len() > 1) {
                 classes.direction[self.keys.first_row(head) + row] = true;
             }
-            for entry in &kept.entries {
+            for (number, entry) in kept.entries.iter().enumerate() {
                 let length = match members[entry.class as usize].len() {
                     1 => 1.0,
-                    _ => row_length(keys.row(head, entry.pos.0 as usize)),
+                    _ => length(head, number, entry.pos),
                 };
                 classes.push(head, entry.class, length, entry.pos);
             }

@@ -91,6 +91,7 @@ impl CompactLayer {
             places: None,
             unrotate: None,
             spreads: &[],
+            merged: false,
         };
         gather.layer(&mut Vec::new())
     }
@@ -149,6 +150,7 @@ impl CompactLayer {
             places: None,
             unrotate: None,
             spreads: &[],
+            merged: false,
         };
         Self {
             window: Some(window),

@@ -10,7 +10,7 @@ use kept_kernels::{
     log_sum_exp, mark_below_average, most_alike, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, HeadRows, Ramp};
+use kept_policies::{Future, FutureQueries, MostAlike, PromptRows, Ramp};
 
 pub use moments::{AverageTurn, QueryMoments};
 
@@ -245,18 +245,28 @@ fn same_moments(a: Future, b: Future) -> bool {
     (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 
-/// [`kept_policies::most_alike`] with all threads and vectors.
-///
-/// # Panics
-/// As [`kept_kernels::most_alike`].
-pub fn alike(rows: &HeadRows<'_>, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
-    most_alike(
-        [rows.keys, rows.values],
-        rows.head_dim,
-        tokens,
-        others,
-        best,
-    );
+/// Rows of a prompt, compared with all threads and vectors.
+#[derive(Debug, Clone, Copy)]
+pub struct Alike<'a>(pub PromptRows<'a>);
+
+impl<'a> Alike<'a> {
+    /// Of a layer's keys and values.
+    pub fn of(keys: &'a RowStore, values: &'a RowStore) -> Self {
+        Self(PromptRows {
+            keys: keys.as_slice(),
+            values: values.as_slice(),
+            kv_heads: keys.kv_heads(),
+            head_dim: keys.head_dim(),
+        })
+    }
+}
+
+impl MostAlike for Alike<'_> {
+    /// # Panics
+    /// As [`kept_kernels::most_alike`].
+    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
+        most_alike(self.0.of_head(head), self.0.head_dim, tokens, others, best);
+    }
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@
 use crate::ems_decode::{Head, Rules};
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
-    ClassHead, ClassTable, Entry, GroupReduce, HeadRows, MergedHead, MethodInfo, ModelShape,
-    MostAlike, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos,
-    Positions, PromptShape, Retention, Snapshot, Softmax, Window, group_reduce, most_alike, pool,
+    ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, MostAlike,
+    Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions,
+    PromptShape, Retention, Snapshot, Softmax, Window, group_reduce, pool,
 };
 
 /// Shown in the table of methods.
@@ -141,7 +141,7 @@ impl Policy for Ems {
                 softmax: Softmax::All,
             }),
             column_sums: true,
-            rows: true,
+            alike: true,
             uncut: true,
             ..Needs::default()
         }
@@ -205,27 +205,17 @@ impl Policy for Ems {
         let asked = "EMS asked for it";
         let (loc, glo) = (observation.window, observation.column_sums);
         let (loc, glo) = (loc.expect(asked), glo.expect(asked));
-        let (keys, values) = (observation.keys, observation.values);
-        let (keys, values) = (keys.expect(asked), values.expect(asked));
+        let alike = observation.alike.expect(asked);
         let observed = self.rules.window.min(n) as f32;
-        let size = keys.len() / observation.kv_heads;
         let (mut merged, mut heads) = (Vec::new(), Vec::<Box<dyn ClassHead>>::new());
         for head in 0..observation.kv_heads {
             let of_group = head * group * n..(head + 1) * group * n;
             let glo = group_reduce(&glo[of_group.clone()], n, group, GroupReduce::Mean);
             let mut loc = group_reduce(&loc[of_group], n, group, GroupReduce::Mean);
             loc.iter_mut().for_each(|x| *x *= observed);
-            let part = head * size..(head + 1) * size;
             let kept = match n <= rows {
                 true => whole(&loc),
-                false => {
-                    let rows = HeadRows {
-                        keys: &keys[part.clone()],
-                        values: &values[part],
-                        head_dim: size / n,
-                    };
-                    self.merge(&glo, &loc, &rows, observation.alike.unwrap_or(most_alike))
-                }
+                false => self.merge(&glo, &loc, (alike, head)),
             };
             let room = (self.entries, self.rows);
             heads.push(Head::new(self.rules, &kept, &glo, &loc, room).boxed());
@@ -273,7 +263,12 @@ fn whole(loc: &[f32]) -> MergedHead {
 
 impl Ems {
     /// Cuts one head: `glo`, `loc` `[n]`.
-    fn merge(&self, glo: &[f32], loc: &[f32], rows: &HeadRows<'_>, alike: MostAlike) -> MergedHead {
+    fn merge(
+        &self,
+        glo: &[f32],
+        loc: &[f32],
+        (alike, head): (&dyn MostAlike, usize),
+    ) -> MergedHead {
         let Rules {
             window,
             centres,
@@ -288,11 +283,16 @@ impl Ems {
         global_local(glo, loc, &mut scores);
         let mut scores = pool(&scores[..prefix], self.kernel, Pooling::Avg);
         scores[..sinks.min(prefix)].fill(f32::INFINITY);
-        // From here on tokens go by score, of equal ones the lower first.
+        // From here on tokens go by score, of equal ones the lower first; those behind the last that may be merged need no order.
         let mut order: Vec<usize> = (0..prefix).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        let (important, rest) = order.split_at(centres);
-        let mergeable = &rest[..(entries - window - centres).min(rest.len())];
+        let before = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        let wanted = entries - window;
+        if wanted < prefix {
+            order.select_nth_unstable_by(wanted, before);
+            order.truncate(wanted);
+        }
+        order.sort_unstable_by(before);
+        let (important, mergeable) = order.split_at(centres);
         let (guarded, open) = important.split_at(protect.max(sinks).min(centres));
         let mut open = open.to_vec();
         open.sort_unstable();
@@ -313,7 +313,7 @@ impl Ems {
         let numbers = |of: &[usize]| -> Vec<u32> { of.iter().map(|&token| token as u32).collect() };
         let mut best = vec![(0, f32::NEG_INFINITY); mergeable.len()];
         if !open.is_empty() {
-            alike(rows, &numbers(mergeable), &numbers(&open), &mut best);
+            alike.most_alike(head, &numbers(mergeable), &numbers(&open), &mut best);
         }
         for (&token, (best, alike)) in mergeable.iter().zip(best) {
             if alike >= tau

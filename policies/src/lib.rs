@@ -55,8 +55,8 @@ pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
 pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
 pub use merge::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, HeadRows, MergedHead,
-    MostAlike, Union, most_alike,
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, MostAlike,
+    PromptRows, Union,
 };
 pub use parameters::{Parameter, Parameters};
 pub use policy::{

@@ -117,6 +117,8 @@ pub struct Needs {
     pub column_sums: bool,
     /// The prompt's keys and values, as [`Observation::keys`] and [`Observation::values`].
     pub rows: bool,
+    /// How alike these are, as [`Observation::alike`]: they need not be shown for it.
+    pub alike: bool,
     /// Attention of the last rows, the newest weighing most, as [`Observation::ramp`].
     pub ramp: Option<Ramp>,
     /// Which of that many last rows gave a key less than the average, as [`Observation::below`].
@@ -184,8 +186,8 @@ pub struct Observation<'a> {
     pub keys: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.
     pub values: Option<&'a [f32]>,
-    /// A faster way than [`most_alike`](crate::most_alike) to compare them, if there is one.
-    pub alike: Option<MostAlike>,
+    /// Who compares keys and values, these as they would be shown. Present iff asked for.
+    pub alike: Option<&'a dyn MostAlike>,
 }
 
 /// What a layer keeps of the prompt.

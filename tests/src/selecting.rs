@@ -5,10 +5,10 @@
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments, alike};
+use kept_engine::observe::{Alike, LastQueries, LogSumExp, QueryMoments};
 use kept_policies::{
     BelowAverage, FutureQueries, ModelShape, MostAlike, Needs, Observation, Policy, Pos,
-    PromptShape, Retention, Row, Softmax, StepObservation, build,
+    PromptRows, PromptShape, Retention, Row, Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
@@ -89,7 +89,7 @@ fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measu
 }
 
 /// What is measured of a case.
-struct Seen {
+struct Seen<'c> {
     window: Option<Vec<f32>>,
     column_sums: Option<Vec<f32>>,
     ramp: Option<Vec<f32>>,
@@ -97,11 +97,11 @@ struct Seen {
     future: Option<(Vec<f32>, Vec<f32>)>,
     reread: Option<Vec<f32>>,
     rows: bool,
-    alike: Option<MostAlike>,
+    alike: Option<Box<dyn MostAlike + 'c>>,
 }
 
-impl Seen {
-    fn new(case: &Case, needs: &Needs, measured: Measured) -> Self {
+impl<'c> Seen<'c> {
+    fn new(case: &'c Case, needs: &Needs, measured: Measured) -> Self {
         let window = needs.window.map(|window| match measured {
             Measured::Slowly => case.observed(window),
             Measured::ByKernel => by_kernel(case, window.rows.min(case.n), window.softmax),
@@ -158,7 +158,7 @@ impl Seen {
             future,
             reread,
             rows: needs.rows,
-            alike: (measured == Measured::ByKernel).then_some(alike),
+            alike: needs.alike.then(|| alike(case, measured)),
         }
     }
 
@@ -186,8 +186,22 @@ impl Seen {
             scored: None,
             keys: self.rows.then_some(case.k.as_slice()),
             values: self.rows.then_some(case.v.as_slice()),
-            alike: self.alike,
+            alike: self.alike.as_deref(),
         }
+    }
+}
+
+/// The rows of a case.
+fn alike(case: &Case, measured: Measured) -> Box<dyn MostAlike + '_> {
+    let rows = PromptRows {
+        keys: &case.k,
+        values: &case.v,
+        kv_heads: case.kv_heads,
+        head_dim: case.head_dim,
+    };
+    match measured {
+        Measured::Slowly => Box::new(rows),
+        Measured::ByKernel => Box::new(Alike(rows)),
     }
 }
 

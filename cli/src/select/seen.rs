@@ -4,8 +4,10 @@ use anyhow::Context;
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Scale, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments, alike};
-use kept_engine::policies::{BelowAverage, FutureQueries, Needs, Observation, Ramp, Softmax};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::policies::{
+    BelowAverage, FutureQueries, MostAlike, Needs, Observation, Ramp, Softmax,
+};
 
 use super::tensors::{HeadMajor, Tensors};
 
@@ -99,8 +101,13 @@ impl Seen {
         Ok(seen)
     }
 
-    /// As a method is told it.
-    pub fn observation<'a>(&'a self, tensors: &'a Tensors, layer: usize) -> Observation<'a> {
+    /// As a method is told it; `alike` are the tensors' rows.
+    pub fn observation<'a>(
+        &'a self,
+        tensors: &'a Tensors,
+        alike: &'a dyn MostAlike,
+        layer: usize,
+    ) -> Observation<'a> {
         let (q, k, v) = (&tensors.q, &tensors.k, &tensors.v);
         let future = self.future.as_ref();
         Observation {

@@ -10,7 +10,8 @@
 //! first and after the last chunk is not the document's.
 
 use anyhow::{Context, ensure};
-use kept_engine::policies::{ModelShape, PromptShape};
+use kept_engine::observe::Alike;
+use kept_engine::policies::{ModelShape, PromptRows, PromptShape};
 use safetensors::{Dtype, SafeTensors};
 
 /// A tensor `[heads, n, d]` as given.
@@ -174,6 +175,16 @@ pub struct Tensors {
 }
 
 impl Tensors {
+    /// Keys and values, compared by the product's own kernel.
+    pub fn alike(&self) -> Alike<'_> {
+        Alike(PromptRows {
+            keys: &self.k.data,
+            values: &self.v.data,
+            kv_heads: self.k.heads,
+            head_dim: self.k.d,
+        })
+    }
+
     /// Reads and checks a file's bytes; `shown` is its name.
     pub fn read(bytes: &[u8], shown: &str) -> anyhow::Result<Self> {
         let file = SafeTensors::deserialize(bytes)

@@ -76,6 +76,8 @@ pub(crate) struct Gather<'a> {
     pub(crate) unrotate: Option<&'a RopeTable>,
     /// What evicted tokens leave to the values of kept ones.
     pub(crate) spreads: &'a [Spread],
+    /// Whether the rows of classes are merged already, each in its centre's place.
+    pub(crate) merged: bool,
 }
 
 /// One kv head's keys or values.
@@ -232,7 +234,7 @@ impl Gather<'_> {
             Side::Keys => self.unrotate.is_some(),
             Side::Values => self.spreads.iter().any(|spread| spread.head == head),
         };
-        !added && !matches!(self.retention, Retention::Merge(_))
+        !added && (self.merged || !matches!(self.retention, Retention::Merge(_)))
     }
 
     /// The `kept` rows of one head as they are before they are rounded, `[kept, head_dim]`.
@@ -242,7 +244,9 @@ impl Gather<'_> {
         for (row, &from) in rows.chunks_exact_mut(dim).zip(kept) {
             row.copy_from_slice(source.row(head, from as usize));
         }
-        if let Retention::Merge(heads) = self.retention {
+        if let Retention::Merge(heads) = self.retention
+            && !self.merged
+        {
             let unit = matches!(side, Side::Keys);
             for (class, members) in heads[head].members().into_iter().enumerate() {
                 if members.len() > 1 {

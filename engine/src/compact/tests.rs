@@ -97,6 +97,7 @@ fn evicted_values_are_left_to_kept_ones() {
             places: None,
             unrotate: None,
             spreads: &[spread],
+            merged: false,
         };
         gather.layer(&mut Vec::new())
     };
@@ -194,6 +195,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         places: None,
         unrotate: None,
         spreads: &[],
+        merged: false,
     };
     let mut layer = gather.layer(&mut Vec::new());
     let held = kept.len();
@@ -292,6 +294,7 @@ fn books_without_rows_are_those_of_the_rows() {
                 places: None,
                 unrotate: None,
                 spreads: &[],
+                merged: false,
             };
             let whole = gather.layer(&mut Vec::new());
             let mut slots = Vec::new();

@@ -9,17 +9,20 @@ mod ahead;
 mod carrying;
 mod kept;
 mod looking;
+mod merging;
 mod residual;
 
 pub(crate) use carrying::carrying_bytes;
+pub(in crate::prefill) use merging::CardAlike;
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Bringing, Buffer, Device, DeviceError, Indices, LayerRoom, LayerRows, Places,
-    PrefillAttention, Scores, ScoresScratch, Sending,
+    AttentionScratch, Bringing, Buffer, Comparing, Device, DeviceError, Indices, LayerRoom,
+    LayerRows, Places, PrefillAttention, Scores, ScoresScratch, Sending,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
@@ -76,10 +79,16 @@ pub(super) struct CardReading<'a> {
     leaving: Option<Leaving>,
     /// Kept rows.
     kept: KeptGo,
+    /// Where rows are compared, if a method asks for it.
+    comparing: Option<Mutex<Comparing>>,
     /// Brings all rows, for methods that look at each on the host.
     bringing_rows: Bringing<f16>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
+}
+
+fn comparing_bytes(room: &Mutex<Comparing>) -> u64 {
+    room.lock().unwrap_or_else(PoisonError::into_inner).bytes()
 }
 
 /// Some tokens on their way through a layer.
@@ -194,7 +203,10 @@ impl<'a> CardReading<'a> {
             leaving: (first.vault_rows())
                 .map(|kind| Leaving::new(device, kind, heads, first.chunk))
                 .transpose()?,
-            kept: KeptGo::new(device, heads, first)?,
+            kept: KeptGo::new(device, heads, sizes)?,
+            comparing: (needs().any(|n| n.alike))
+                .then(|| Comparing::new(device, n, heads.head_dim).map(Mutex::new))
+                .transpose()?,
             bringing_rows: Bringing::new(device, Bringing::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             card,
@@ -226,6 +238,7 @@ impl<'a> CardReading<'a> {
             + self.ahead.as_ref().map_or(0, Carrier::bytes)
             + self.leaving.as_ref().map_or(0, Leaving::bytes)
             + self.kept.bytes()
+            + self.comparing.as_ref().map_or(0, comparing_bytes)
             + self.rope.bytes()
             + self.pass.bytes()
             + self.keys.bytes()

@@ -13,14 +13,15 @@
 //! - `beside.rs`: [`Sending`], [`Fetching`] and [`Bringing`], what travels while the device computes or the host looks.
 //! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a card.
 //! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
-//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`: launches, each with its checks and its
-//!   geometry.
+//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`: launches, each with its
+//!   checks and its geometry.
 //!
 //! A shape that does not fit is a panic that names it, as in kept-kernels; what the device refuses is a [`DeviceError`]. Not here:
 //! models, policies, the order of things.
 
 #![warn(missing_docs)]
 
+mod alike;
 mod attention;
 mod beside;
 mod cache;
@@ -39,6 +40,7 @@ mod error;
 mod indices;
 mod keep;
 mod kept;
+mod merge;
 #[cfg(feature = "emulated")]
 mod metered;
 #[cfg(feature = "cuda")]
@@ -51,6 +53,7 @@ mod scores;
 mod step;
 mod weights;
 
+pub use alike::{Compared, Comparing};
 pub use attention::{AttentionScratch, PrefillAttention};
 pub use beside::{Bringing, Carried, Fetching, Sending};
 pub use cache::{CardCache, Keeping, LayerRoom, NewToken, StepLayer};
@@ -63,6 +66,7 @@ pub use error::DeviceError;
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
+pub use merge::{Mean, Merging};
 #[cfg(feature = "emulated")]
 pub use metered::{Meter, metered};
 pub use rates::{Rates, RatesOf};

@@ -4,11 +4,11 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    Bringing, CardCache, Device, DeviceError, Indices, Keeping, Kept, KeptRows, LayerRoom,
-    LayerRows, RowKind,
+    Angles, Bringing, CardCache, Device, DeviceError, Indices, Keeping, Kept, KeptRows, LayerRoom,
+    LayerRows, Mean, Merging, RowKind,
 };
 use kept_kernels::{HeadShape, RowStore};
-use kept_policies::Pos;
+use kept_policies::{MergedHead, Pos};
 
 use super::CardReading;
 use crate::sizes::Sizes;
@@ -33,6 +33,8 @@ pub(super) struct ToHost {
     at: Indices,
     /// `[AT_ONCE]`: and whose.
     heads: Indices,
+    /// Classes of tokens that share a row, where a method makes such.
+    merging: Option<Merging>,
     bringing: Bringing<u8>,
 }
 
@@ -47,8 +49,10 @@ impl KeptGo {
     pub(super) fn new(
         device: &Device,
         heads: HeadShape,
-        sizes: &Sizes,
+        sizes: &[Sizes],
     ) -> Result<Self, DeviceError> {
+        let entries = sizes.iter().map(Sizes::max_entries).max().unwrap_or(0);
+        let sizes = &sizes[0];
         if sizes.rows_on_card {
             let rows = heads.kv_heads * sizes.tokens;
             return Ok(Self::ToCache(Box::new(ToCache {
@@ -61,6 +65,9 @@ impl KeptGo {
             rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
             at: Indices::zeros(device, AT_ONCE)?,
             heads: Indices::zeros(device, AT_ONCE)?,
+            merging: (entries > 0)
+                .then(|| Merging::new(device, AT_ONCE, entries))
+                .transpose()?,
             bringing: Bringing::new(device, AT_ONCE * dim * size_of::<f16>())?,
         })))
     }
@@ -68,7 +75,12 @@ impl KeptGo {
     /// Bytes on the card.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::ToHost(way) => way.rows.bytes() + way.at.bytes() + way.heads.bytes(),
+            Self::ToHost(way) => {
+                way.rows.bytes()
+                    + way.at.bytes()
+                    + way.heads.bytes()
+                    + way.merging.as_ref().map_or(0, Merging::bytes)
+            }
             Self::ToCache(way) => {
                 way.keeping.bytes() + way.cache.as_ref().map_or(0, CardCache::bytes)
             }
@@ -96,9 +108,6 @@ impl ToHost {
         let which: Vec<(usize, Pos)> = heads
             .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
             .collect();
-        let row_bytes = all[0].1.head_dim() * size_of::<f16>();
-        let mut bytes = vec![0; AT_ONCE * row_bytes];
-        let mut row = vec![f16::ZERO; all[0].1.head_dim()];
         let mut all = all;
         for some in which.chunks(AT_ONCE) {
             let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
@@ -111,20 +120,77 @@ impl ToHost {
                 targets: None,
                 slots: some.len(),
             };
-            let bytes = &mut bytes[..some.len() * row_bytes];
             for (there, here) in &mut all {
                 device.keep(there, &kept, None, &mut self.rows)?;
-                self.bringing.read(self.rows.numbers(), 0, bytes)?;
-                for (&(head, pos), found) in some.iter().zip(bytes.chunks_exact(row_bytes)) {
-                    for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
-                        *half = f16::from_le_bytes(*bytes);
-                    }
-                    row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
-                }
+                take(&self.rows, &mut self.bringing, some, here)?;
             }
         }
         Ok(())
     }
+
+    /// Merges rows of every head, and brings those of its classes, each at its centre's number. Gives the lengths of the entries' keys, by head.
+    /// Keys are as they were before RoPE where `unrotated` is what turned them.
+    pub(super) fn bring_merged(
+        &mut self,
+        device: &Device,
+        heads: &[MergedHead],
+        unrotated: Option<Angles<'_>>,
+        [(keys, to_keys), (values, to_values)]: [(&LayerRows, &mut RowStore); 2],
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that merges");
+        let (rows, bringing) = (&mut self.rows, &mut self.bringing);
+        let mut lengths: Vec<Vec<f32>> = Vec::new();
+        for (head, kept) in heads.iter().enumerate() {
+            // Numbers of each class's entries.
+            let mut members = vec![Vec::new(); kept.centres.len()];
+            for (number, entry) in kept.entries.iter().enumerate() {
+                members[entry.class as usize].push(number);
+            }
+            let mut of_head = vec![0.0; kept.entries.len()];
+            let pieces = members.chunks(merging.classes());
+            for (members, centres) in pieces.zip(kept.centres.chunks(merging.classes())) {
+                let entry = |number: &usize| {
+                    let entry = &kept.entries[*number];
+                    (entry.pos.0, entry.weight)
+                };
+                merging.set(members.iter().map(|numbers| numbers.iter().map(entry)))?;
+                let which: Vec<(usize, Pos)> = centres.iter().map(|&pos| (head, pos)).collect();
+                device.merge((keys, head), merging, &Mean::OfKeys(unrotated), rows)?;
+                take(rows, bringing, &which, to_keys)?;
+                let numbers = members.iter().flatten();
+                let mut found = vec![0.0; numbers.clone().count()];
+                merging.lengths(&mut found)?;
+                numbers
+                    .zip(found)
+                    .for_each(|(&i, length)| of_head[i] = length);
+                device.merge((values, head), merging, &Mean::OfValues, rows)?;
+                take(rows, bringing, &which, to_values)?;
+            }
+            lengths.push(of_head);
+        }
+        Ok(lengths)
+    }
+}
+
+/// What was gathered in `rows` becomes the rows `which` on the host.
+fn take(
+    rows: &KeptRows,
+    bringing: &mut Bringing<u8>,
+    which: &[(usize, Pos)],
+    here: &mut RowStore,
+) -> Result<(), DeviceError> {
+    let dim = here.head_dim();
+    let row_bytes = dim * size_of::<f16>();
+    let mut bytes = vec![0; which.len() * row_bytes];
+    bringing.read(rows.numbers(), 0, &mut bytes)?;
+    let mut row = vec![f16::ZERO; dim];
+    for (&(head, pos), found) in which.iter().zip(bytes.chunks_exact(row_bytes)) {
+        for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
+    }
+    Ok(())
 }
 
 impl CardReading<'_> {

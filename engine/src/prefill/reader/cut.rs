@@ -2,13 +2,16 @@
 
 use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_models::RopeTable;
-use kept_policies::{BelowAverage, Observation, Policy, Pos, Positions, Retention, Softmax};
+use kept_policies::{
+    BelowAverage, MostAlike, Observation, Policy, Pos, Positions, Retention, Softmax,
+};
 
 use super::Reader;
 use crate::EngineError;
 use crate::compact::{CompactLayer, Gather};
 use crate::decode::room_of;
-use crate::observe::{LastQueries, alike, ramp_weights};
+use crate::observe::{Alike, LastQueries, ramp_weights};
+use crate::prefill::card::CardAlike;
 use crate::prefill::check::check;
 use crate::shape::attention_scale;
 
@@ -69,9 +72,13 @@ impl Reader<'_> {
         let sizes = &all[which];
         let (n, positions) = (sizes.entering[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
-        let needs_rows = policy.needs(layer).rows && !self.scored;
+        let needs = policy.needs(layer);
+        let needs_rows = needs.rows && !self.scored;
+        // A card compares by itself.
+        let looks = needs_rows || (needs.alike && self.card.is_none());
         // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
-        let raw = needs_rows && positions == Positions::Reassigned;
+        let before_rope = positions == Positions::Reassigned;
+        let raw = looks && before_rope;
         if needs_rows {
             self.bring_all(n)?;
         }
@@ -91,15 +98,33 @@ impl Reader<'_> {
             Some(keys) if raw => keys,
             _ => &self.scratch.keys,
         };
-        let observation = self.observation(layer, which, needs_rows.then_some(keys));
+        let comparing = (self.card.as_ref()).filter(|_| needs.alike);
+        let comparing = comparing.map(|card| card.alike(model_layer, before_rope));
+        let here = Alike::of(keys, &self.scratch.values);
+        let alike: &dyn MostAlike = match &comparing {
+            Some(there) => there,
+            None => &here,
+        };
+        let alike = needs.alike.then_some(alike);
+        let observation = self.observation(layer, which, needs_rows.then_some(keys), alike);
         let retention = policy.select(&observation, sizes.rows[layer]);
         let spreads = policy.spreads(&observation, &retention);
         let passed = policy.pass_on(&observation);
+        comparing.map_or(Ok(()), CardAlike::check)?;
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
         let copied = spreads.is_empty() && sizes.tables[layer].is_none();
         let stays = sizes.rows_on_card;
         assert!(copied || !stays, "only copies stay on a card");
-        if !stays {
+        let merged = match (&retention, &mut self.card) {
+            (Retention::Merge(heads), Some(card)) => {
+                let (keys, values) = (&mut self.scratch.keys, &mut self.scratch.values);
+                // What lies there now is no longer a token's own: whoever wants these brings them again.
+                self.whole = false;
+                Some(card.bring_merged(heads, (model_layer, before_rope), keys, values)?)
+            }
+            _ => None,
+        };
+        if !stays && merged.is_none() {
             self.bring_kept(&retention, n, copied)?;
         }
         let keys = match &self.raw_keys {
@@ -116,8 +141,9 @@ impl Reader<'_> {
             stored: sizes.stored(layer),
             places: self.alive.positions(),
             // Keys of a method that re-assigns positions are stored before RoPE.
-            unrotate: rope.filter(|_| positions == Positions::Reassigned && !raw),
+            unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
             spreads: &spreads,
+            merged: merged.is_some(),
         };
         let compact = match stays {
             true => {
@@ -128,9 +154,13 @@ impl Reader<'_> {
             }
             false => {
                 let compact = gather.layer(&mut self.scratch.gathered);
-                match sizes.tables[layer] {
-                    Some(table) => compact.with_table(keys, &retention, table),
-                    None => compact,
+                match (sizes.tables[layer], &merged) {
+                    (Some(table), Some(lengths)) => {
+                        let length = |head: usize, entry: usize, _| lengths[head][entry];
+                        compact.with_lengths(length, &retention, table)
+                    }
+                    (Some(table), None) => compact.with_table(keys, &retention, table),
+                    (None, _) => compact,
                 }
             }
         };
@@ -165,7 +195,8 @@ impl Reader<'_> {
             return;
         }
         let ranks = policy.ranks().expect("who has scores ranks by them");
-        let scores = ranks.token_scores(&self.observation(layer, 0, Some(&self.scratch.keys)));
+        let scores =
+            ranks.token_scores(&self.observation(layer, 0, Some(&self.scratch.keys), None));
         self.prefix.end_scored(&scores);
         let n = self.sizes[0].entering[layer];
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
@@ -188,16 +219,17 @@ impl Reader<'_> {
         }
         self.measure(layer, 0, rotated, policy.among(), stop)?;
         let keys = policy.needs(layer).rows.then_some(&self.scratch.keys);
-        policy.survey(&self.observation(layer, 0, keys));
+        policy.survey(&self.observation(layer, 0, keys, None));
         Ok(())
     }
 
-    /// What was measured in `layer` for method number `which`, with these keys and the values if it asked for them.
+    /// What was measured in `layer` for method number `which`, with these keys and the values if it asked for them, or who compares them.
     fn observation<'o>(
         &'o self,
         layer: usize,
         which: usize,
         keys: Option<&'o RowStore>,
+        alike: Option<&'o dyn MostAlike>,
     ) -> Observation<'o> {
         let (sizes, scratch) = (&self.sizes[which], &self.scratch);
         let (needs, measured) = (sizes.needs[layer], &scratch.measured);
@@ -226,7 +258,7 @@ impl Reader<'_> {
             scored: (needs.alone.is_some() && self.scored).then_some(&self.known_scores),
             keys: keys.map(RowStore::as_slice),
             values: keys.map(|_| scratch.values.as_slice()),
-            alike: Some(alike),
+            alike,
         }
     }
 

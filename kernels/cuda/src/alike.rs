@@ -1,0 +1,288 @@
+//! Which of some tokens a token is most like: `device/alike.cu`.
+
+use crate::attention::tile_keys;
+use crate::driver::{Address, Geometry};
+use crate::{
+    Angles, Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind, supported,
+    tile_row_bytes,
+};
+
+/// Rows that a block takes.
+const ROWS_OF_BLOCK: usize = 64;
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Tokens that are compared at a time, and of the others as many.
+const AT_ONCE: usize = 4096;
+
+/// Some rows of one head, gathered.
+struct Gathered {
+    /// Keys, values: `[at_once, head_dim]` each.
+    rows: [KeptRows; 2],
+    /// `[at_once]`: how long they are.
+    lengths: [Buffer<f32>; 2],
+    /// `[at_once]`: which they are.
+    which: Indices,
+}
+
+/// `device/alike.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LengthsParameters {
+    rows: Address,
+    lengths: Address,
+    count: u32,
+    dim: u32,
+}
+
+/// `device/alike.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Sides {
+    keys: Address,
+    values: Address,
+    key_lengths: Address,
+    value_lengths: Address,
+}
+
+/// `device/alike.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MostAlikeParameters {
+    of: Sides,
+    others: Sides,
+    best: Address,
+    products: Address,
+    tokens: u32,
+    count: u32,
+}
+
+/// The rows of one head that are compared.
+pub struct Compared<'a> {
+    /// Keys of all tokens.
+    pub keys: &'a LayerRows,
+    /// Their values.
+    pub values: &'a LayerRows,
+    /// Whose.
+    pub head: usize,
+    /// `Some`: keys are compared as they were before RoPE turned them by these.
+    pub unrotated: Option<Angles<'a>>,
+}
+
+/// All memory of [`Device::most_alike`], however many tokens are compared.
+pub struct Comparing {
+    tokens: Gathered,
+    others: Gathered,
+    /// `[at_once]`: whose rows are gathered.
+    heads: Indices,
+    /// `[at_once]`
+    best: Buffer<u32>,
+    /// `[at_once]`
+    products: Buffer<f32>,
+    at_once: usize,
+}
+
+impl Gathered {
+    fn new(device: &Device, at_once: usize, dim: usize) -> Result<Self, DeviceError> {
+        let rows = || KeptRows::new(device, RowKind::F16, at_once, dim);
+        Ok(Self {
+            rows: [rows()?, rows()?],
+            lengths: [device.room(at_once)?, device.room(at_once)?],
+            which: Indices::zeros(device, at_once)?,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        let [keys, values] = &self.rows;
+        let [of_keys, of_values] = &self.lengths;
+        keys.bytes() + values.bytes() + of_keys.bytes() + of_values.bytes() + self.which.bytes()
+    }
+
+    fn sides(&self) -> Sides {
+        let [keys, values] = &self.rows;
+        let [of_keys, of_values] = &self.lengths;
+        Sides {
+            keys: keys.numbers().address(),
+            values: values.numbers().address(),
+            key_lengths: of_keys.address(),
+            value_lengths: of_values.address(),
+        }
+    }
+
+    /// Takes the rows `which`.
+    fn gather(
+        &mut self,
+        device: &Device,
+        of: &Compared<'_>,
+        heads: &Indices,
+        which: &[u32],
+    ) -> Result<(), DeviceError> {
+        self.which.write(0, which)?;
+        let kept = Kept {
+            positions: &self.which,
+            heads,
+            targets: None,
+            slots: which.len(),
+        };
+        let sides = [(of.keys, of.unrotated), (of.values, None)];
+        for (side, (source, unrotated)) in sides.into_iter().enumerate() {
+            let rows = &mut self.rows[side];
+            device.keep(source, &kept, unrotated, rows)?;
+            let parameters = LengthsParameters {
+                rows: rows.numbers().address(),
+                lengths: self.lengths[side].address(),
+                count: which.len() as u32,
+                dim: rows.head_dim() as u32,
+            };
+            let geometry = Geometry {
+                grid: [which.len().div_ceil(4) as u32, 1, 1],
+                block: [THREADS, 1, 1],
+                shared_bytes: 0,
+            };
+            // SAFETY: both have room for as many rows; the lengths are borrowed for writing.
+            unsafe { device.launch("row_lengths", geometry, &parameters) }?;
+        }
+        Ok(())
+    }
+}
+
+impl Comparing {
+    /// For heads of `head_dim` numbers in prompts of `tokens` tokens.
+    pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
+        Self::at_once(device, tokens.clamp(1, AT_ONCE), head_dim)
+    }
+
+    fn at_once(device: &Device, at_once: usize, head_dim: usize) -> Result<Self, DeviceError> {
+        let gathered = || Gathered::new(device, at_once, head_dim);
+        Ok(Self {
+            tokens: gathered()?,
+            others: gathered()?,
+            heads: Indices::zeros(device, at_once)?,
+            best: device.room(at_once)?,
+            products: device.room(at_once)?,
+            at_once,
+        })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.tokens.bytes()
+            + self.others.bytes()
+            + self.heads.bytes()
+            + self.best.bytes()
+            + self.products.bytes()
+    }
+}
+
+impl Device {
+    /// For each of `tokens` the first of `others` whose key and value are most like its own, by the product of both cosines, as
+    /// [`kept_kernels::most_alike`]: its index among `others`, and the product; `best [tokens]`.
+    ///
+    /// # Panics
+    /// When shapes do not fit, a token has no row, or there are no `others`.
+    pub fn most_alike(
+        &self,
+        of: &Compared<'_>,
+        (tokens, others): (&[u32], &[u32]),
+        best: &mut [(u32, f32)],
+        room: &mut Comparing,
+    ) -> Result<(), DeviceError> {
+        assert_eq!(best.len(), tokens.len(), "a best for each token");
+        assert!(!others.is_empty(), "nothing to be like");
+        let (_, dim) = of.keys.heads();
+        let dim = supported(dim)?;
+        let at_once = room.at_once;
+        room.heads.write(0, &vec![of.head as u32; at_once])?;
+        let (mut found, mut products) = (vec![0; at_once], vec![0.0; at_once]);
+        for (number, some) in others.chunks(at_once).enumerate() {
+            room.others.gather(self, of, &room.heads, some)?;
+            let pieces = tokens.chunks(at_once).zip(best.chunks_mut(at_once));
+            for (tokens, best) in pieces {
+                room.tokens.gather(self, of, &room.heads, tokens)?;
+                self.compare(room, tokens.len(), some.len(), dim)?;
+                room.best.read(0, &mut found[..tokens.len()])?;
+                room.products.read(0, &mut products[..tokens.len()])?;
+                let pairs = found.iter().zip(&products);
+                for (best, (&other, &product)) in best.iter_mut().zip(pairs) {
+                    if number == 0 || product > best.1 {
+                        *best = ((number * at_once) as u32 + other, product);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what was gathered.
+    fn compare(
+        &self,
+        room: &mut Comparing,
+        tokens: usize,
+        others: usize,
+        dim: usize,
+    ) -> Result<(), DeviceError> {
+        let parameters = MostAlikeParameters {
+            of: room.tokens.sides(),
+            others: room.others.sides(),
+            best: room.best.address(),
+            products: room.products.address(),
+            tokens: tokens as u32,
+            count: others as u32,
+        };
+        let keys = tile_keys(dim);
+        let geometry = Geometry {
+            grid: [tokens.div_ceil(ROWS_OF_BLOCK) as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: (2 * keys * (tile_row_bytes(dim) + size_of::<f32>())) as u32,
+        };
+        // SAFETY: as many rows were gathered as there is room for; the results are borrowed for writing.
+        unsafe { self.launch(&format!("most_alike_{dim}"), geometry, &parameters) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+    use crate::emulated;
+
+    /// Where not all fit at a time, who is alike is the first of the best of all pieces, with the same product.
+    #[test]
+    fn pieces_do_not_show() {
+        let device = emulated::device(86, 1 << 26);
+        let (kv_heads, n, dim) = (2, 90, 64);
+        let number = |i: usize| f16::from_f32(((i * 7919) % 1013) as f32 / 500.0 - 1.0);
+        let mut numbers: Vec<f16> = (0..kv_heads * n * dim).map(number).collect();
+        // Tokens 40 and 70 of the second head are what 3 is.
+        for twin in [40, 70] {
+            numbers.copy_within((n + 3) * dim..(n + 4) * dim, (n + twin) * dim);
+        }
+        let rows = || {
+            let mut rows = LayerRows::new(&device, kv_heads, n, dim).expect("room");
+            rows.data_mut().write(0, &numbers).expect("written");
+            rows
+        };
+        let (keys, values) = (rows(), rows());
+        let of = Compared {
+            keys: &keys,
+            values: &values,
+            head: 1,
+            unrotated: None,
+        };
+        let (tokens, others): (Vec<u32>, Vec<u32>) = ((0..30).collect(), (30..90).collect());
+        let found = |at_once: usize| {
+            let mut room = Comparing::at_once(&device, at_once, dim).expect("room");
+            let mut best = vec![(9, f32::NAN); tokens.len()];
+            device
+                .most_alike(&of, (&tokens, &others), &mut best, &mut room)
+                .expect("it runs");
+            best
+        };
+        let whole = found(64);
+        assert_eq!(whole[3].0, 10, "the first of its twins");
+        assert!((whole[3].1 - 1.0).abs() < 1e-5, "{:?}", whole[3]);
+        for at_once in [7, 25, 45] {
+            assert_eq!(found(at_once), whole, "{at_once} at a time");
+        }
+    }
+}

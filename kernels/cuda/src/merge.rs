@@ -1,0 +1,171 @@
+//! Tokens that share a row of the compact cache: `device/merge.cu`.
+
+use crate::driver::{Address, Geometry};
+use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
+
+/// Classes of one head on a device: who their members are, and how much each counts.
+pub struct Merging {
+    /// `[most_classes + 1]`: first member of each, and the end of the last.
+    starts: Indices,
+    /// `[most_members]`: rows.
+    members: Indices,
+    /// `[most_members]`
+    weights: Buffer<f32>,
+    /// `[most_members]`: lengths of the keys that were merged last.
+    lengths: Buffer<f32>,
+    /// That are there now.
+    classes: usize,
+    counted: usize,
+}
+
+/// `device/merge.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MergeParameters {
+    source: Address,
+    starts: Address,
+    members: Address,
+    weights: Address,
+    lengths: Address,
+    cos: Address,
+    sin: Address,
+    numbers: Address,
+    head: u32,
+    classes: u32,
+    capacity: u32,
+    dim: u32,
+    rope_dim: u32,
+    neighbours: u32,
+}
+
+/// What is made of the rows of a class.
+pub enum Mean<'a> {
+    /// Their keys' mean direction; before RoPE, where this is what turned them.
+    OfKeys(Option<Angles<'a>>),
+    /// Their values' mean.
+    OfValues,
+}
+
+impl Merging {
+    /// Room for some classes at a time, and members of all of them together.
+    pub fn new(device: &Device, classes: usize, members: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            starts: Indices::zeros(device, classes + 1)?,
+            members: Indices::zeros(device, members)?,
+            weights: device.room(members)?,
+            lengths: device.room(members)?,
+            classes: 0,
+            counted: 0,
+        })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.starts.bytes() + self.members.bytes() + self.weights.bytes() + self.lengths.bytes()
+    }
+
+    /// Classes that there is room for.
+    pub fn classes(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Takes classes, each with its members' rows and weights.
+    ///
+    /// # Panics
+    /// When there is no room for them, or one has no members.
+    pub fn set(
+        &mut self,
+        classes: impl IntoIterator<Item = impl IntoIterator<Item = (u32, f32)>>,
+    ) -> Result<(), DeviceError> {
+        let (mut starts, mut members, mut weights) = (vec![0], Vec::new(), Vec::new());
+        for class in classes {
+            let before = members.len();
+            for (row, weight) in class {
+                members.push(row);
+                weights.push(weight);
+            }
+            assert!(members.len() > before, "a class without members");
+            starts.push(members.len() as u32);
+        }
+        assert!(
+            starts.len() <= self.starts.len() && members.len() <= self.members.len(),
+            "{} classes of {} members in room for {} of {}",
+            starts.len() - 1,
+            members.len(),
+            self.classes(),
+            self.members.len()
+        );
+        (self.classes, self.counted) = (starts.len() - 1, members.len());
+        self.starts.write(0, &starts)?;
+        self.members.write(0, &members)?;
+        self.weights.write(0, &weights)
+    }
+
+    /// How long the members' keys are that were merged last, `lengths [members]` in their order.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn lengths(&self, lengths: &mut [f32]) -> Result<(), DeviceError> {
+        assert_eq!(lengths.len(), self.counted, "a length for each member");
+        self.lengths.read(0, lengths)
+    }
+}
+
+impl Device {
+    /// Merges rows of `head` of `source` by `merging`, a row of `target` for each class, in f16: the weighted mean of the members, of keys that of
+    /// their directions, which leaves their lengths in `merging`. A class of one is its member's row.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn merge(
+        &self,
+        (source, head): (&LayerRows, usize),
+        merging: &mut Merging,
+        mean: &Mean<'_>,
+        target: &mut KeptRows,
+    ) -> Result<(), DeviceError> {
+        let (heads, dim) = source.heads();
+        let classes = merging.classes;
+        assert_eq!(
+            (target.kind, target.head_dim()),
+            (RowKind::F16, dim),
+            "merged rows are halves, of the same heads"
+        );
+        assert!(
+            head < heads && classes <= target.narrow && merging.members.end() <= source.capacity(),
+            "head {head} of {heads}, {classes} classes in {} rows, members below {}",
+            target.narrow,
+            source.capacity()
+        );
+        let (angles, lengths) = match mean {
+            Mean::OfKeys(angles) => (angles.as_ref(), merging.lengths.address()),
+            Mean::OfValues => (None, 0),
+        };
+        if let Some(angles) = angles {
+            angles.check(merging.members.end(), dim);
+        }
+        let parameters = MergeParameters {
+            source: source.data.address(),
+            starts: merging.starts.address(),
+            members: merging.members.address(),
+            weights: merging.weights.address(),
+            lengths,
+            cos: angles.map_or(0, |a| a.cos.address()),
+            sin: angles.map_or(0, |a| a.sin.address()),
+            numbers: target.numbers().address(),
+            head: head as u32,
+            classes: classes as u32,
+            capacity: source.capacity() as u32,
+            dim: dim as u32,
+            rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
+            neighbours: angles.map_or(0, Angles::neighbours),
+        };
+        let geometry = Geometry {
+            grid: [classes.div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+        };
+        // SAFETY: lengths were checked, and how far the indices reach; starts ascend within the members.
+        unsafe { self.launch("merge", geometry, &parameters) }
+    }
+}
