@@ -13,6 +13,7 @@
 //!   of each type come into registers.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
 //! - `most_alike.rs`: [`most_alike`], which of some tokens a token is most like; `rows/alike.rs`: how alike two kept rows are.
+//! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], what is asked of queries and keys where the former are expected.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
@@ -45,6 +46,7 @@ mod panel;
 mod pass;
 mod pool;
 mod prefill;
+mod quadratic;
 mod quantised;
 pub mod reference;
 mod rows;
@@ -77,6 +79,7 @@ pub use measure::{
 pub use most_alike::most_alike;
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
+pub use quadratic::{add_gram, quadratic_forms};
 pub use quantised::QuantisedRows;
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};

@@ -2,6 +2,7 @@
 
 use crate::attention::tile_keys;
 use crate::driver::{Address, Geometry};
+use crate::expected::warps;
 use crate::{
     Angles, Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind, supported,
     tile_row_bytes,
@@ -27,11 +28,11 @@ struct Gathered {
 /// `device/alike.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct LengthsParameters {
-    rows: Address,
-    lengths: Address,
-    count: u32,
-    dim: u32,
+pub(crate) struct LengthsParameters {
+    pub(crate) rows: Address,
+    pub(crate) lengths: Address,
+    pub(crate) count: u32,
+    pub(crate) dim: u32,
 }
 
 /// `device/alike.cu`.
@@ -133,13 +134,8 @@ impl Gathered {
                 count: which.len() as u32,
                 dim: rows.head_dim() as u32,
             };
-            let geometry = Geometry {
-                grid: [which.len().div_ceil(4) as u32, 1, 1],
-                block: [THREADS, 1, 1],
-                shared_bytes: 0,
-            };
             // SAFETY: both have room for as many rows; the lengths are borrowed for writing.
-            unsafe { device.launch("row_lengths", geometry, &parameters) }?;
+            unsafe { device.launch("row_lengths", warps(which.len()), &parameters) }?;
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub unsafe trait Number: Copy + Send + Sync + 'static {}
 // SAFETY: plain numbers.
 unsafe impl Number for f32 {}
 // SAFETY: plain numbers.
+unsafe impl Number for f64 {}
+// SAFETY: plain numbers.
 unsafe impl Number for f16 {}
 // SAFETY: plain numbers.
 unsafe impl Number for u64 {}

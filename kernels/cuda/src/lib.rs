@@ -13,8 +13,8 @@
 //! - `beside.rs`: [`Sending`], [`Fetching`] and [`Bringing`], what travels while the device computes or the host looks.
 //! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a card.
 //! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
-//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`: launches, each with its
-//!   checks and its geometry.
+//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`, `expected.rs`: launches,
+//!   each with its checks and its geometry.
 //!
 //! A shape that does not fit is a panic that names it, as in kept-kernels; what the device refuses is a [`DeviceError`]. Not here:
 //! models, policies, the order of things.
@@ -37,6 +37,7 @@ mod elementwise;
 #[cfg(feature = "emulated")]
 pub mod emulated;
 mod error;
+mod expected;
 mod indices;
 mod keep;
 mod kept;
@@ -63,6 +64,7 @@ pub use device::{Buffer, Device, Home, Number};
 pub use driver::FEW;
 pub use elementwise::{Activation, Angles, Heads, Places};
 pub use error::DeviceError;
+pub use expected::{Asking, QuerySums};
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};

@@ -182,7 +182,7 @@ impl LayerRows {
     ///
     /// # Panics
     /// When there are none such.
-    fn part(&self, head: usize, rows: Range<usize>) -> Buffer<f16> {
+    pub(crate) fn part(&self, head: usize, rows: Range<usize>) -> Buffer<f16> {
         assert!(
             head < self.kv_heads && rows.end <= self.capacity,
             "rows {rows:?} of head {head}, of {} heads with room for {}",

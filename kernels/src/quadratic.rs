@@ -1,0 +1,252 @@
+//! Products of rows with themselves: what a method asks that expects queries of a known mean and covariance.
+//!
+//! ```text
+//! gram      [rows][head_dim]^T x [rows][head_dim]      sums over a chunk's queries, in f32, added to those so far in f64
+//! forms     keys [tile][head_dim] x matrix [head_dim][lanes], then lane by lane times the keys themselves
+//! ```
+
+use crate::panel::{PANEL, Strided, TILE, product, split, with_scratch};
+use crate::simd::{Lanes, by_level};
+use crate::simd_level;
+use crate::threads::{SharedMut, for_each_range};
+
+/// Rows whose products are added up in f32.
+const ROWS: usize = 512;
+
+/// Adds, for each head, the sum over `rows [n, heads, head_dim]` of every product of two of a row's numbers to the lower triangle of
+/// `sums [heads, head_dim, head_dim]`.
+///
+/// # Panics
+/// When these are no such rows.
+pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64]) {
+    let square = head_dim * head_dim;
+    assert_eq!(sums.len(), heads * square, "sums [heads, dim, dim]");
+    assert!(
+        rows.len().is_multiple_of(heads * head_dim),
+        "rows [n, heads {heads}, dim {head_dim}]"
+    );
+    let (level, sums) = (simd_level(), SharedMut::new(sums));
+    for_each_range(heads, |items| {
+        for head in items {
+            // SAFETY: every head is visited once.
+            let sums = unsafe { sums.part(head * square..(head + 1) * square) };
+            for rows in rows.chunks(ROWS * heads * head_dim) {
+                let of_head = (rows, head * head_dim, heads * head_dim);
+                with_scratch((ROWS + head_dim) * PANEL, |scratch| {
+                    // SAFETY: the level was detected.
+                    unsafe { add_gram_of(level, of_head, head_dim, sums, scratch) }
+                });
+            }
+        }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn add_gram_of(rows: (&[f32], usize, usize), dim: usize, sums: &mut [f64], scratch: &mut [f32]) = add_gram_lanes;
+}
+
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn add_gram_lanes<V: Lanes>(
+    (rows, first, stride): (&[f32], usize, usize),
+    dim: usize,
+    sums: &mut [f64],
+    scratch: &mut [f32],
+) {
+    let (count, panel) = (rows.len() / stride, V::ACROSS * V::N);
+    let [packed, products] = split(scratch, [ROWS * PANEL, dim * PANEL]);
+    for column in (0..dim).step_by(panel) {
+        let lanes = panel.min(dim - column);
+        let width = lanes.next_multiple_of(V::N);
+        for (row, to) in rows
+            .chunks_exact(stride)
+            .zip(packed.chunks_exact_mut(width))
+        {
+            to[..lanes].copy_from_slice(&row[first + column..][..lanes]);
+            to[lanes..].fill(0.0);
+        }
+        // Above the diagonal nobody looks.
+        let below = dim - column;
+        let left = Strided {
+            start: rows[first + column..].as_ptr(),
+            row_stride: 1,
+            step_stride: stride,
+        };
+        let (right, out) = (packed.as_ptr(), products.as_mut_ptr());
+        // SAFETY: the level is the caller's promise; sizes as drawn above.
+        unsafe { product::<V>((below, count, width / V::N), left, right, None, out) };
+        for (i, products) in products.chunks_exact(width).take(below).enumerate() {
+            let line = &mut sums[(column + i) * dim + column..][..lanes.min(i + 1)];
+            let pairs = line.iter_mut().zip(products);
+            pairs.for_each(|(sum, x)| *sum += f64::from(*x));
+        }
+    }
+}
+
+/// Of each row of `rows [n, head_dim]` its product with `linear [head_dim]`, and with `matrix [head_dim, head_dim]`, which is symmetric, from both
+/// sides: `out [n]`, `linear . x + x^T matrix x`.
+///
+/// # Panics
+/// When shapes do not fit.
+pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out: &mut [f32]) {
+    let dim = linear.len();
+    assert_eq!(rows.len(), out.len() * dim, "rows [n, dim]");
+    assert!(
+        matrix.is_none_or(|m| m.len() == dim * dim),
+        "a matrix [dim, dim]"
+    );
+    let (level, n, out) = (simd_level(), out.len(), SharedMut::new(out));
+    for_each_range(n.div_ceil(TILE), |items| {
+        for item in items {
+            let tile = item * TILE..n.min((item + 1) * TILE);
+            // SAFETY: every item is run once.
+            let out = unsafe { out.part(tile.clone()) };
+            let rows = &rows[tile.start * dim..tile.end * dim];
+            with_scratch((dim + TILE) * PANEL, |scratch| {
+                // SAFETY: the level was detected.
+                unsafe { forms_of_tile(level, rows, (linear, matrix), out, scratch) }
+            });
+        }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn forms_of_tile(rows: &[f32], of: (&[f32], Option<&[f32]>), out: &mut [f32], scratch: &mut [f32]) = forms_of_tile_lanes;
+}
+
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn forms_of_tile_lanes<V: Lanes>(
+    rows: &[f32],
+    (linear, matrix): (&[f32], Option<&[f32]>),
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (dim, panel) = (linear.len(), V::ACROSS * V::N);
+    for (out, row) in out.iter_mut().zip(rows.chunks_exact(dim)) {
+        // SAFETY: the level is the caller's promise.
+        *out = unsafe { dot::<V>(row, linear) };
+    }
+    let Some(matrix) = matrix else { return };
+    let [packed, products] = split(scratch, [dim * PANEL, TILE * PANEL]);
+    for column in (0..dim).step_by(panel) {
+        let lanes = panel.min(dim - column);
+        let width = lanes.next_multiple_of(V::N);
+        for (line, to) in matrix.chunks_exact(dim).zip(packed.chunks_exact_mut(width)) {
+            to[..lanes].copy_from_slice(&line[column..][..lanes]);
+            to[lanes..].fill(0.0);
+        }
+        let left = Strided {
+            start: rows.as_ptr(),
+            row_stride: dim,
+            step_stride: 1,
+        };
+        let (right, to) = (packed.as_ptr(), products.as_mut_ptr());
+        // SAFETY: the level is the caller's promise; sizes as drawn above.
+        unsafe { product::<V>((out.len(), dim, width / V::N), left, right, None, to) };
+        let rows = rows.chunks_exact(dim).map(|row| &row[column..][..lanes]);
+        for ((out, row), products) in out.iter_mut().zip(rows).zip(products.chunks_exact(width)) {
+            // SAFETY: as above.
+            *out += unsafe { dot::<V>(row, products) };
+        }
+    }
+}
+
+/// As many products as `a` has numbers.
+///
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn dot<V: Lanes>(a: &[f32], b: &[f32]) -> f32 {
+    assert!(a.len() <= b.len());
+    // SAFETY: the caller's promise; vectors stay inside of both.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (whole, mut sum) = (a.len() - a.len() % V::N, zero);
+        for i in (0..whole).step_by(V::N) {
+            let (x, y) = (V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i)));
+            sum = x.mul_add(y, sum);
+        }
+        let [mut sum, ..] = V::sum4([sum, zero, zero, zero]);
+        for i in whole..a.len() {
+            sum += a[i] * b[i];
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SimdLevel;
+
+    fn numbers(count: usize, salt: f32) -> Vec<f32> {
+        let number = |i: usize| (i as f32 * 0.71 + salt).sin() * (1.0 + (i % 13) as f32 / 4.0);
+        (0..count).map(number).collect()
+    }
+
+    #[test]
+    fn products_are_added_up_for_each_head_below_the_diagonal() {
+        for (n, heads, dim) in [(1, 1, 8), (70, 3, 20), (1300, 2, 80), (40, 1, 130)] {
+            let rows = numbers(n * heads * dim, 0.3);
+            let of =
+                |r: usize, head: usize, i: usize| f64::from(rows[(r * heads + head) * dim + i]);
+            for level in SimdLevel::available() {
+                let mut sums = vec![1.0f64; heads * dim * dim];
+                level.with(|| add_gram(&rows, (heads, dim), &mut sums));
+                for head in 0..heads {
+                    for i in 0..dim {
+                        for j in 0..dim {
+                            let found = sums[(head * dim + i) * dim + j];
+                            let products = (0..n).map(|r| of(r, head, i) * of(r, head, j));
+                            let lengths: f64 = products.clone().map(f64::abs).sum();
+                            let expected = 1.0 + if j <= i { products.sum() } else { 0.0 };
+                            assert!(
+                                (found - expected).abs() <= 1e-5 * (1.0 + lengths),
+                                "{n} {heads} {dim} {level:?}: {head} {i} {j}: {found}, {expected}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn forms_are_those_of_the_definition() {
+        for (n, dim) in [(1, 8), (63, 20), (130, 64), (70, 80), (65, 130)] {
+            let (rows, linear) = (numbers(n * dim, 0.9), numbers(dim, 2.0));
+            let half = numbers(dim * dim, 1.3);
+            let at = |i: usize, j: usize| half[i * dim + j] + half[j * dim + i];
+            let matrix: Vec<f32> = (0..dim * dim).map(|i| at(i / dim, i % dim)).collect();
+            for level in SimdLevel::available() {
+                for matrix in [None, Some(matrix.as_slice())] {
+                    let mut out = vec![f32::NAN; n];
+                    level.with(|| quadratic_forms(&rows, &linear, matrix, &mut out));
+                    for (row, found) in rows.chunks_exact(dim).zip(&out) {
+                        let x = |i: usize| f64::from(row[i]);
+                        let mut expected: f64 = (0..dim).map(|i| x(i) * f64::from(linear[i])).sum();
+                        let mut size = expected.abs();
+                        if let Some(matrix) = matrix {
+                            for (at, m) in matrix.iter().enumerate() {
+                                let term = f64::from(*m) * x(at / dim) * x(at % dim);
+                                expected += term;
+                                size += term.abs();
+                            }
+                        }
+                        assert!(
+                            (f64::from(*found) - expected).abs() <= 1e-5 * (1.0 + size),
+                            "{n} {dim} {level:?}: {found}, {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
