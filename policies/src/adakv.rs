@@ -14,8 +14,10 @@
 //! `floor x rows`, the rest goes to the best of all heads together. (kvpress counts the protected ends among the rows and the safe
 //! ones, so its `alpha` is a larger number for the same split.)
 
+use crate::best::Best;
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{TokenScores, keep_best};
+use crate::heads::side_by_side;
+use crate::token_scores::{TokenScores, keep_best_of_each};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
     Positions, PromptShape, Retention, top_positions,
@@ -109,16 +111,23 @@ impl Safeguard {
         let m = scores.first().map_or(0, |s| s.len());
         let rows = heads * per_head;
         let even = (per_head as f64 * floor) as usize;
-        let mut all = scores.concat();
-        if self == Safeguard::Reserve {
-            for (head, own) in scores.iter().enumerate() {
-                for best in top_positions(own, even) {
-                    all[head * m + best as usize] = f32::INFINITY;
-                }
+        // One head after the other: what the first ones hold leaves little of the others to look at closely.
+        let mut all = Best::new(rows, heads * m);
+        match self {
+            Safeguard::Reserve if even > 0 => {
+                let reserved = side_by_side(scores, m, |_, own| {
+                    let mut own = own.to_vec();
+                    for best in top_positions(&own, even) {
+                        own[best as usize] = f32::INFINITY;
+                    }
+                    own
+                });
+                (reserved.iter().enumerate()).for_each(|(head, own)| all.see(head * m, own));
             }
+            _ => (scores.iter().enumerate()).for_each(|(head, own)| all.see(head * m, own)),
         }
         let mut wishes = vec![0usize; heads];
-        for best in top_positions(&all, rows) {
+        for best in all.indices() {
             wishes[best as usize / m] += 1;
         }
         if self == Safeguard::Reserve {
@@ -202,11 +211,6 @@ impl Policy for AdaKv {
         let ends = n - between.len();
         let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
         let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), self.floor);
-        let heads = scores.into_iter().zip(split);
-        Retention::Keep(
-            heads
-                .map(|(head, own)| keep_best(head, n, protected, ends + own))
-                .collect(),
-        )
+        keep_best_of_each(scores, n, protected, |head| ends + split[head])
     }
 }

@@ -14,6 +14,7 @@
 //! almost every token: early keys have been seen by more queries.) Only evicted tokens give, their own value and not what they
 //! were given. `expected` is deterministic and the default; ungated merging is worse than eviction, in the paper too.
 
+use crate::heads::side_by_side;
 use crate::slots::SlotNumbers;
 use crate::window::window_for;
 use crate::{
@@ -140,13 +141,11 @@ impl Cam {
         let rows = self.w.min(n) as f32;
         let window = observation.window.expect("CaM asked for a window");
         let heads = window.chunks_exact(n * group);
-        heads
-            .map(|head| {
-                let mut mean = group_reduce(head, n, group, GroupReduce::Mean);
-                mean.iter_mut().for_each(|a| *a *= rows);
-                mean
-            })
-            .collect()
+        side_by_side(heads, n * group, |_, head| {
+            let mut mean = group_reduce(head, n, group, GroupReduce::Mean);
+            mean.iter_mut().for_each(|a| *a *= rows);
+            mean
+        })
     }
 }
 

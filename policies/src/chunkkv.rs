@@ -15,6 +15,8 @@
 
 use crate::blocks::{blocks, means, ranked, sums};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::heads::{in_parts, side_by_side};
+use crate::score::reduce;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -193,18 +195,22 @@ impl Policy for ChunkKv {
         let Some(window) = observation.window else {
             return self.leader.clone();
         };
-        let heads: Vec<Vec<f32>> = window
-            .chunks_exact(n * observation.group)
-            .map(|head| group_reduce(head, n, observation.group, GroupReduce::Mean))
-            .collect();
+        let group = observation.group;
+        let heads = window.chunks_exact(n * group);
         let kept = if self.shared {
-            let mut all = heads[0].clone();
-            for head in &heads[1..] {
-                all.iter_mut().zip(head).for_each(|(a, s)| *a += s);
-            }
-            vec![self.keep(&all, rows); heads.len()]
+            let all = in_parts(n, group * observation.kv_heads, |first, all| {
+                let mut own = vec![0.0; all.len()];
+                for head in heads.clone() {
+                    reduce(head, n, first, &mut own, GroupReduce::Mean);
+                    all.iter_mut().zip(&own).for_each(|(a, s)| *a += s);
+                }
+            });
+            vec![self.keep(&all, rows); observation.kv_heads]
         } else {
-            heads.iter().map(|head| self.keep(head, rows)).collect()
+            side_by_side(heads, n * group, |_, head| {
+                let scores = group_reduce(head, n, group, GroupReduce::Mean);
+                self.keep(&scores, rows)
+            })
         };
         let kept = Retention::Keep(kept);
         if self.reuse > 1 {

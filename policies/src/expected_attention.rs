@@ -16,7 +16,8 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best, known_scores};
+use crate::heads::side_by_side;
+use crate::token_scores::{Protected, TokenScores, keep_best_of_each, known_scores};
 use crate::{
     Future, FutureQueries, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, PromptShape, Retention, ScoresAlone,
@@ -145,13 +146,8 @@ impl Policy for ExpectedAttention {
         if n <= rows {
             return Retention::Everything;
         }
-        let protected = self.protected();
-        let scores = self.token_scores(observation).into_iter();
-        Retention::Keep(
-            scores
-                .map(|head| keep_best(head, n, protected, rows))
-                .collect(),
-        )
+        let scores = self.token_scores(observation);
+        keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {
@@ -177,28 +173,25 @@ impl TokenScores for ExpectedAttention {
         let first = self.sinks.min(end);
         let heads = keys.chunks_exact(n * dim).zip(values.chunks_exact(n * dim));
         let heads = heads.map(|(k, v)| (&k[..end * dim], &v[..end * dim]));
-        heads
-            .enumerate()
-            .map(|(head, (keys, values))| {
-                let mut scores = vec![0.0f32; end];
-                let competing = &mut scores[first..];
-                for q_head in head * group..(head + 1) * group {
-                    let weights = expected_weights(&future, q_head, &keys[first * dim..], dim);
-                    competing
-                        .iter_mut()
-                        .zip(weights)
-                        .for_each(|(score, weight)| *score += weight / group as f32);
+        side_by_side(heads, n * dim, |head, (keys, values)| {
+            let mut scores = vec![0.0f32; end];
+            let competing = &mut scores[first..];
+            for q_head in head * group..(head + 1) * group {
+                let weights = expected_weights(&future, q_head, &keys[first * dim..], dim);
+                competing
+                    .iter_mut()
+                    .zip(weights)
+                    .for_each(|(score, weight)| *score += weight / group as f32);
+            }
+            if self.vnorm {
+                let values = values[first * dim..].chunks_exact(dim);
+                for (score, value) in competing.iter_mut().zip(values) {
+                    let length = value.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    *score = (*score + self.epsilon as f32) * length;
                 }
-                if self.vnorm {
-                    let values = values[first * dim..].chunks_exact(dim);
-                    for (score, value) in competing.iter_mut().zip(values) {
-                        let length = value.iter().map(|x| x * x).sum::<f32>().sqrt();
-                        *score = (*score + self.epsilon as f32) * length;
-                    }
-                }
-                scores
-            })
-            .collect()
+            }
+            scores
+        })
     }
 }
 

@@ -10,6 +10,7 @@
 //!                       0  1  4 | 7  8  9   + 10    ->   lowest of {0 1 4 7} goes
 //! ```
 
+use crate::heads::side_by_side;
 use crate::slots::{SlotNumbers, lowest};
 use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
@@ -133,16 +134,11 @@ impl Policy for H2o {
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
         let heads = self.sums(observation);
-        let kept: Vec<Vec<Pos>> = match n <= rows {
-            true => vec![(0..n as u32).map(Pos).collect(); heads.len()],
-            false => {
-                let scores = self.token_scores(observation).into_iter();
-                let protected = self.protected();
-                scores
-                    .map(|head| keep_best(head, n, protected, rows))
-                    .collect()
-            }
-        };
+        let protected = self.protected();
+        let kept: Vec<Vec<Pos>> = side_by_side(&heads, n, |_, sums| match n <= rows {
+            true => (0..n as u32).map(Pos).collect(),
+            false => keep_best(self.rated(sums.clone()), n, protected, rows),
+        });
         self.scores.set(observation.layer, &kept, |head, position| {
             heads[head][position]
         });
@@ -186,9 +182,22 @@ impl H2o {
     fn sums(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let (n, group) = (observation.tokens, observation.group);
         let sums = observation.column_sums.expect("H2O asked for column sums");
-        sums.chunks_exact(n * group)
-            .map(|head| group_reduce(head, n, group, GroupReduce::Mean))
-            .collect()
+        let heads = sums.chunks_exact(n * group);
+        side_by_side(heads, n * group, |_, head| {
+            group_reduce(head, n, group, GroupReduce::Mean)
+        })
+    }
+
+    /// `[n - recent]`: the scores of a head, by its sums.
+    fn rated(&self, mut sums: Vec<f32>) -> Vec<f32> {
+        let n = sums.len();
+        sums.truncate(n - self.chosen_recent);
+        if self.normalise {
+            // Key j is seen by the queries j..n.
+            let seen_by = (1..=n).rev();
+            (sums.iter_mut().zip(seen_by)).for_each(|(s, queries)| *s /= queries as f32);
+        }
+        sums
     }
 }
 
@@ -201,18 +210,7 @@ impl TokenScores for H2o {
     }
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
-        let n = observation.tokens;
-        let mut heads = self.sums(observation);
-        for head in &mut heads {
-            head.truncate(n - self.chosen_recent);
-            if self.normalise {
-                // Key j is seen by the queries j..n.
-                let seen_by = (1..=n).rev();
-                head.iter_mut()
-                    .zip(seen_by)
-                    .for_each(|(s, queries)| *s /= queries as f32);
-            }
-        }
-        heads
+        let sums = self.sums(observation);
+        side_by_side(sums, observation.tokens, |_, sums| self.rated(sums))
     }
 }

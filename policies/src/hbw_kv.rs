@@ -11,12 +11,14 @@
 //! blocks 0 1 2 3 4 | 5 6 7 8 9         [0]     [4]  |   [1]      |     [9]      kept 0-3 8 9 18 19 | 20-23
 //! ```
 
+use crate::best::Best;
 use crate::blocks::{blocks, means, ranked};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::heads::side_by_side;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
-    PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce, top_positions,
+    PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
 };
 
 /// Shown in the table of methods.
@@ -158,20 +160,19 @@ impl HbwKv {
         let mut kept = vec![false; scores.len()];
         kept[..self.sinks].fill(true);
         let mut left = room;
-        for unit in units
-            .iter()
-            .zip(&taken)
-            .filter(|(_, t)| **t)
-            .map(|(u, _)| u)
-        {
-            kept[unit.clone()].fill(true);
+        let units = units.into_iter().zip(taken);
+        let (whole, open): (Vec<_>, Vec<_>) = units.partition(|(_, taken)| *taken);
+        for (unit, _) in whole {
             left -= unit.len();
+            kept[unit].fill(true);
         }
         // What no whole block fills goes to the best of the others.
-        let open: Vec<usize> = (0..kept.len()).filter(|&t| !kept[t]).collect();
-        let of_open: Vec<f32> = open.iter().map(|&t| scores[t]).collect();
-        for best in top_positions(&of_open, left) {
-            kept[open[best as usize]] = true;
+        let mut best = Best::new(left, scores.len());
+        for (unit, _) in open {
+            best.see(unit.start, &scores[unit]);
+        }
+        for best in best.indices() {
+            kept[best as usize] = true;
         }
         kept
     }
@@ -218,15 +219,13 @@ impl Policy for HbwKv {
         let prefix = n - self.chosen_window;
         let room = rows - self.chosen_window - self.sinks;
         let size = self.block.unwrap_or_else(|| (rows / 32).max(1));
-        let kept = window
-            .chunks_exact(n * observation.group)
-            .map(|heads| {
-                let scores = group_reduce(heads, n, observation.group, GroupReduce::Mean);
-                let kept = self.keep(&scores[..prefix], room, size);
-                let chosen = (0..prefix).filter(|&t| kept[t]);
-                chosen.chain(prefix..n).map(|t| Pos(t as u32)).collect()
-            })
-            .collect();
-        Retention::Keep(kept)
+        let group = observation.group;
+        let heads = window.chunks_exact(n * group);
+        Retention::Keep(side_by_side(heads, n * group, |_, head| {
+            let scores = group_reduce(head, n, group, GroupReduce::Mean);
+            let kept = self.keep(&scores[..prefix], room, size);
+            let chosen = (0..prefix).filter(|&t| kept[t]);
+            chosen.chain(prefix..n).map(|t| Pos(t as u32)).collect()
+        }))
     }
 }

@@ -13,7 +13,8 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best, known_scores};
+use crate::heads::side_by_side;
+use crate::token_scores::{Protected, TokenScores, keep_best_of_each, known_scores};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
     PromptShape, Retention, ScoresAlone,
@@ -103,13 +104,8 @@ impl Policy for KeyDiff {
         if n <= rows {
             return Retention::Everything;
         }
-        let protected = self.protected();
-        let scores = self.token_scores(observation).into_iter();
-        Retention::Keep(
-            scores
-                .map(|head| keep_best(head, n, protected, rows))
-                .collect(),
-        )
+        let scores = self.token_scores(observation);
+        keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {
@@ -134,31 +130,29 @@ impl TokenScores for KeyDiff {
         let document = n - self.after;
         let heads = keys.chunks_exact(n * dim);
         let heads = heads.map(|keys| &keys[..document * dim]);
-        heads
-            .map(|keys| {
-                let length = |x: &mut dyn Iterator<Item = f64>| {
-                    x.map(|x| x * x).sum::<f64>().sqrt().max(NO_LENGTH)
-                };
-                let lengths: Vec<f64> = keys
-                    .chunks_exact(dim)
-                    .map(|key| length(&mut key.iter().map(|&x| f64::from(x))))
-                    .collect();
-                let mut mean = vec![0.0f64; dim];
-                for (key, length) in keys.chunks_exact(dim).zip(&lengths) {
-                    mean.iter_mut()
-                        .zip(key)
-                        .for_each(|(m, &x)| *m += f64::from(x) / length / document as f64);
-                }
-                let mean_length = length(&mut mean.iter().copied());
-                keys.chunks_exact(dim)
-                    .zip(&lengths)
-                    .take(end)
-                    .map(|(key, length)| {
-                        let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
-                        -(dot / length / mean_length) as f32
-                    })
-                    .collect()
-            })
-            .collect()
+        side_by_side(heads, n * dim, |_, keys| {
+            let length = |x: &mut dyn Iterator<Item = f64>| {
+                x.map(|x| x * x).sum::<f64>().sqrt().max(NO_LENGTH)
+            };
+            let lengths: Vec<f64> = keys
+                .chunks_exact(dim)
+                .map(|key| length(&mut key.iter().map(|&x| f64::from(x))))
+                .collect();
+            let mut mean = vec![0.0f64; dim];
+            for (key, length) in keys.chunks_exact(dim).zip(&lengths) {
+                mean.iter_mut()
+                    .zip(key)
+                    .for_each(|(m, &x)| *m += f64::from(x) / length / document as f64);
+            }
+            let mean_length = length(&mut mean.iter().copied());
+            keys.chunks_exact(dim)
+                .zip(&lengths)
+                .take(end)
+                .map(|(key, length)| {
+                    let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
+                    -(dot / length / mean_length) as f32
+                })
+                .collect()
+        })
     }
 }

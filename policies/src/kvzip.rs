@@ -23,11 +23,13 @@
 //!   losing all of its document; put `adakv` with `base = kvzip` around it for a floor.
 //! - Equal scores: the lower layer, then the lower head, then the lower position stays.
 
+use crate::best::Best;
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best};
+use crate::heads::side_by_side;
+use crate::token_scores::{Protected, TokenScores, keep_best_of_each};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
-    PromptShape, Reread, Retention, Safeguard, top_positions,
+    PromptShape, Reread, Retention, Safeguard,
 };
 
 /// Shown in the table of methods.
@@ -215,7 +217,9 @@ impl Policy for KvZip {
         let between = self.surveyed.len() / (heads * layers);
         let rows = (self.budget - self.ends()) * heads * layers;
         self.shares = vec![vec![0; heads]; layers];
-        for best in top_positions(&self.surveyed, rows) {
+        let mut best = Best::new(rows, self.surveyed.len());
+        best.see(0, &self.surveyed);
+        for best in best.indices() {
             let head = best as usize / between;
             self.shares[head / heads][head % heads] += 1;
         }
@@ -258,12 +262,7 @@ impl Policy for KvZip {
                 (scores, shares)
             }
         };
-        let heads = scores.into_iter().zip(shares);
-        Retention::Keep(
-            heads
-                .map(|(head, share)| keep_best(head, n, protected, ends + share))
-                .collect(),
-        )
+        keep_best_of_each(scores, n, protected, |head| ends + shares[head])
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {
@@ -281,8 +280,6 @@ impl TokenScores for KvZip {
         let n = observation.tokens;
         let seen = (observation.reread).expect("KVzip asked for the repetition");
         let end = self.protected.between(n).end;
-        seen.chunks_exact(n)
-            .map(|head| head[..end].to_vec())
-            .collect()
+        side_by_side(seen.chunks_exact(n), n, |_, head| head[..end].to_vec())
     }
 }

@@ -7,6 +7,7 @@
 //! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
 
 mod adakv;
+mod best;
 mod blocks;
 mod budget;
 mod cam;
@@ -19,6 +20,7 @@ mod expected_attention;
 mod full;
 mod h2o;
 mod hbw_kv;
+mod heads;
 mod keydiff;
 mod kvzip;
 mod measures;
@@ -41,6 +43,7 @@ mod treekv;
 mod window;
 
 pub use adakv::{AdaKv, Safeguard};
+pub use best::top_positions;
 pub use budget::Budget;
 pub use cam::{Cam, merge_probability};
 pub use chunkkv::ChunkKv;
@@ -68,7 +71,7 @@ pub use pyramidinfer_thinning::{Thinning, thinning_lengths};
 pub use pyramidkv::{PyramidKv, Schedule};
 pub use registry::{Build, MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use scissorhands::Scissorhands;
-pub use score::{GroupReduce, Pooling, group_reduce, pool, top_positions};
+pub use score::{GroupReduce, Pooling, group_reduce, pool};
 pub use snapkv::SnapKv;
 pub use snapshot::Snapshot;
 pub use streaming_llm::StreamingLlm;

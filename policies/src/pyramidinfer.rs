@@ -15,6 +15,7 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::score::sum_of_rows;
 use crate::window::{observed_rows, uniform_rows};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pos,
@@ -203,10 +204,7 @@ impl Policy for PyramidInfer {
         }
         let ramp = (observation.ramp).expect("PyramidInfer asked for a weighted window");
         let context = n - self.chosen_recent;
-        let mut scores = vec![0.0f32; context];
-        for head in ramp.chunks_exact(n) {
-            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
-        }
+        let mut scores = sum_of_rows(ramp, n, context);
         scores[..self.sinks.min(context)].fill(f32::INFINITY);
         // The list never grows: the first one's memory holds them all.
         let before: Vec<u32> = match &self.alive {

@@ -25,6 +25,7 @@
 
 use std::f64::consts::PI;
 
+use crate::score::sum_of_rows;
 use crate::{
     Evictions, ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Ramp, Retention,
     StepObservation, top_positions,
@@ -271,10 +272,7 @@ impl Policy for Thinning {
         let ramp = observation.ramp?;
         let passing = *self.lengths.get(observation.layer + 1)?;
         let context = n - self.judges;
-        let mut scores = vec![0.0f32; context];
-        for head in ramp.chunks_exact(n) {
-            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
-        }
+        let mut scores = sum_of_rows(ramp, n, context);
         scores[..self.sinks.min(context)].fill(f32::INFINITY);
         let mut passed = top_positions(&scores, passing - self.judges);
         passed.extend(context as u32..n as u32);

@@ -13,6 +13,7 @@
 //! that cannot see a token does not mark it; of equal marks the later token goes; the prompt is cut to the whole budget (as every
 //! method here), the answer's first token over it brings the first drop; every layer and head has the same budget.
 
+use crate::heads::side_by_side;
 use crate::{
     BelowAverage, Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, PromptShape, Retention, StepObservation, top_positions,
@@ -165,12 +166,7 @@ impl Policy for Scissorhands {
         let words = self.words();
         self.seen.reserve_exact(self.slots);
         self.order.reserve_exact(self.slots);
-        let mut layer = Layer {
-            next: below.rows % self.history,
-            bits: Vec::new(),
-        };
-        let mut kept = Vec::new();
-        for head in 0..observation.kv_heads {
+        let heads = side_by_side(0..observation.kv_heads, n * below.words(), |_, head| {
             let chosen = top_positions(&self.scores(&below, head, n), rows.min(n));
             let mut bits = Vec::with_capacity(self.slots * words);
             for &token in &chosen {
@@ -178,10 +174,13 @@ impl Policy for Scissorhands {
                 let marks = &below.bits[first..first + below.words()];
                 bits.extend((0..words).map(|word| marks.get(word).copied().unwrap_or(0)));
             }
-            layer.bits.push(bits);
-            kept.push(chosen.into_iter().map(Pos).collect());
-        }
-        self.layers[observation.layer] = layer;
+            (bits, chosen.into_iter().map(Pos).collect())
+        });
+        let (bits, kept): (_, Vec<_>) = heads.into_iter().unzip();
+        self.layers[observation.layer] = Layer {
+            next: below.rows % self.history,
+            bits,
+        };
         match n <= rows {
             true => Retention::Everything,
             false => Retention::Keep(kept),

@@ -1,4 +1,6 @@
-//! Arithmetic that several methods share: group reduction, pooling, top-k with the project's tie rule. All in f32.
+//! Arithmetic that several methods share: group reduction and pooling. All in f32.
+
+use crate::heads::in_parts;
 
 /// How the query heads that share a kv head are reduced to one score per key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,23 +22,44 @@ pub enum Pooling {
     Avg,
 }
 
+/// Tokens whose scores are made together: all that is added to stays in the nearest cache.
+const TOGETHER: usize = 2048;
+
 /// Reduces `[group, n]` (the query heads of one kv head, each row of `scores` `n` long) to `[n]`.
 pub fn group_reduce(scores: &[f32], n: usize, group: usize, how: GroupReduce) -> Vec<f32> {
     debug_assert_eq!(scores.len(), n * group);
-    let mut out = scores[..n].to_vec();
-    for row in scores[n..].chunks_exact(n) {
-        for (o, &s) in out.iter_mut().zip(row) {
-            *o = match how {
-                GroupReduce::Mean => *o + s,
-                GroupReduce::Max => o.max(s),
-            };
+    let mut out = vec![0.0; n];
+    for (part, out) in out.chunks_mut(TOGETHER).enumerate() {
+        reduce(scores, n, part * TOGETHER, out, how);
+    }
+    out
+}
+
+/// The same of the tokens from `first` on alone, as many as `out` has.
+pub(crate) fn reduce(scores: &[f32], n: usize, first: usize, out: &mut [f32], how: GroupReduce) {
+    let (group, part) = (scores.len() / n, first..first + out.len());
+    for (member, row) in scores.chunks_exact(n).enumerate() {
+        let row = &row[part.clone()];
+        let pairs = out.iter_mut().zip(row);
+        match how {
+            _ if member == 0 => out.copy_from_slice(row),
+            GroupReduce::Mean => pairs.for_each(|(o, s)| *o += s),
+            GroupReduce::Max => pairs.for_each(|(o, s)| *o = o.max(*s)),
         }
     }
     if how == GroupReduce::Mean && group > 1 {
         let share = 1.0 / group as f32;
         out.iter_mut().for_each(|o| *o *= share);
     }
-    out
+}
+
+/// `[until]`: the rows of `scores`, each `n` long, added up for the first `until` tokens.
+pub(crate) fn sum_of_rows(scores: &[f32], n: usize, until: usize) -> Vec<f32> {
+    in_parts(until, scores.len() / n, |first, out| {
+        for row in scores.chunks_exact(n) {
+            out.iter_mut().zip(&row[first..]).for_each(|(o, s)| *o += s);
+        }
+    })
 }
 
 /// Pools `scores` with an odd `kernel`:
@@ -46,70 +69,75 @@ pub fn group_reduce(scores: &[f32], n: usize, group: usize, how: GroupReduce) ->
 /// kernel 3, avg:  [3 0 0 0 3]  ->  [1 1 0 1 1]
 /// ```
 pub fn pool(scores: &[f32], kernel: usize, how: Pooling) -> Vec<f32> {
+    let mut out = vec![0.0; scores.len()];
+    for (part, out) in out.chunks_mut(TOGETHER).enumerate() {
+        pool_part(scores, part * TOGETHER, out, kernel, how);
+    }
+    out
+}
+
+/// The same of the scores from `first` on alone, as many as `out` has.
+fn pool_part(scores: &[f32], first: usize, out: &mut [f32], kernel: usize, how: Pooling) {
     debug_assert_eq!(kernel % 2, 1);
-    let reach = kernel / 2;
+    let (n, reach) = (scores.len(), kernel / 2);
     match how {
         Pooling::Max => {
-            // Neighbour by neighbour over all scores, which is many at a time.
-            let mut largest: Vec<f32> = scores.iter().map(|s| f32::NEG_INFINITY.max(*s)).collect();
-            for away in 1..=reach.min(scores.len().saturating_sub(1)) {
-                let before = largest[away..].iter_mut().zip(scores);
-                before.for_each(|(largest, s)| *largest = largest.max(*s));
-                let behind = largest.iter_mut().zip(&scores[away..]);
-                behind.for_each(|(largest, s)| *largest = largest.max(*s));
+            // Neighbour by neighbour over all scores, which is many at a time. What is no number is never larger.
+            let larger = |(largest, &s): (&mut f32, &f32)| {
+                *largest = if s > *largest { s } else { *largest };
+            };
+            out.fill(f32::NEG_INFINITY);
+            out.iter_mut().zip(&scores[first..]).for_each(larger);
+            for away in 1..=reach.min(n.saturating_sub(1)) {
+                let skipped = away.saturating_sub(first).min(out.len());
+                let before = &scores[(first + skipped).saturating_sub(away)..];
+                out[skipped..].iter_mut().zip(before).for_each(larger);
+                let behind = &scores[(first + away).min(n)..];
+                out.iter_mut().zip(behind).for_each(larger);
             }
-            largest
         }
         // In f64, where the sum of a few f32 is exact: the same scores in another order are a tie, not a coin toss.
-        Pooling::Avg => (0..scores.len())
-            .map(|i| {
-                let seen = &scores[i.saturating_sub(reach)..scores.len().min(i + reach + 1)];
+        Pooling::Avg => {
+            for (i, out) in (first..).zip(out) {
+                let seen = &scores[i.saturating_sub(reach)..n.min(i + reach + 1)];
                 let sum: f64 = seen.iter().map(|&s| f64::from(s)).sum();
-                (sum / kernel as f64) as f32
-            })
-            .collect(),
+                *out = (sum / kernel as f64) as f32;
+            }
+        }
     }
 }
 
-/// Indices of the `k` largest scores, ascending. Equal scores: the lower index wins.
-pub fn top_positions(scores: &[f32], k: usize) -> Vec<u32> {
-    // One number for score and index, in the order of `f32::total_cmp` from the largest on: nothing is looked up while they are parted.
-    let ranked = |(index, score): (u32, &f32)| {
-        let bits = score.to_bits();
-        let falling = match bits >> 31 {
-            0 => !bits ^ (1 << 31),
-            _ => bits,
-        };
-        u64::from(falling) << 32 | u64::from(index)
-    };
-    let mut order: Vec<u64> = (0u32..).zip(scores).map(ranked).collect();
-    if k < order.len() {
-        order.select_nth_unstable(k);
-        order.truncate(k);
+/// [`group_reduce`] of a kv head's `scores [group, n]`, then [`pool`] of its first `prefix` tokens, without a list of what lies between.
+pub(crate) fn reduce_and_pool(
+    scores: &[f32],
+    (n, prefix): (usize, usize),
+    reduced: GroupReduce,
+    kernel: usize,
+    pooled: Pooling,
+) -> Vec<f32> {
+    let reach = kernel / 2;
+    // Neighbours are reduced for either part; not for many parts, where a kernel is large.
+    let together = TOGETHER.max(4 * reach);
+    let mut near = vec![0.0; prefix.min(together.saturating_add(2 * reach))];
+    let mut out = vec![0.0; prefix];
+    for (part, out) in out.chunks_mut(together).enumerate() {
+        let first = part * together;
+        let from = first.saturating_sub(reach);
+        let near = &mut near[..prefix.min(first + out.len() + reach) - from];
+        reduce(scores, n, from, near, reduced);
+        pool_part(near, first - from, out, kernel, pooled);
     }
-    let mut best: Vec<u32> = order.into_iter().map(|ranked| ranked as u32).collect();
-    best.sort_unstable();
-    best
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn ties_go_to_the_lower_index() {
-        assert_eq!(top_positions(&[1.0, 3.0, 3.0, 3.0, 0.0], 2), [1, 2]);
-        assert_eq!(top_positions(&[2.0; 5], 3), [0, 1, 2]);
-        assert_eq!(top_positions(&[1.0, 2.0], 5), [0, 1]);
-        assert!(top_positions(&[1.0, 2.0], 0).is_empty());
-    }
-
-    /// Of numbers of every kind the order is that of `f32::total_cmp`, and the pool of each its neighbours' largest.
-    #[test]
-    fn numbers_of_every_kind_have_their_order() {
+    /// Numbers of every kind.
+    fn odd(n: usize) -> Vec<f32> {
         let odd = [
             0.0,
-            -0.0,
             f32::NAN,
             -f32::NAN,
             f32::INFINITY,
@@ -121,39 +149,52 @@ mod tests {
             1e30,
             -1e30,
         ];
-        let scores: Vec<f32> = (0..60)
+        (0..n)
             .map(|i| odd[i * 7 % odd.len()] * (1.0 + (i / 12) as f32))
-            .collect();
-        let mut order: Vec<u32> = (0..60).collect();
-        order.sort_by(|a, b| {
-            scores[*b as usize]
-                .total_cmp(&scores[*a as usize])
-                .then(a.cmp(b))
-        });
-        for k in [0, 1, 17, 59, 60, 70] {
-            let mut expected = order[..k.min(60)].to_vec();
-            expected.sort_unstable();
-            assert_eq!(top_positions(&scores, k), expected, "{k}");
-        }
-        for kernel in [1, 3, 7, 59, 121, 301] {
-            let found = pool(&scores, kernel, Pooling::Max);
-            for (i, found) in found.iter().enumerate() {
-                let seen = &scores[i.saturating_sub(kernel / 2)..60.min(i + kernel / 2 + 1)];
-                let largest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                assert!(
-                    *found == largest,
-                    "kernel {kernel}, {i}: {found}, not {largest}"
-                );
+            .collect()
+    }
+
+    #[test]
+    fn the_pool_of_every_number_is_its_neighbours_largest() {
+        for n in [60, TOGETHER, 2 * TOGETHER + 31] {
+            let scores = odd(n);
+            for kernel in [1, 3, 7, 59, 121, 301, 2 * TOGETHER + 1, 9 * TOGETHER + 1] {
+                let found = pool(&scores, kernel, Pooling::Max);
+                for (i, found) in found.iter().enumerate().step_by(1 + kernel / 100) {
+                    let seen = &scores[i.saturating_sub(kernel / 2)..n.min(i + kernel / 2 + 1)];
+                    let largest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    assert!(
+                        *found == largest,
+                        "kernel {kernel}, {i}: {found}, not {largest}"
+                    );
+                }
             }
         }
     }
 
     #[test]
-    fn infinite_scores_win_first() {
-        assert_eq!(
-            top_positions(&[f32::INFINITY, 0.5, f32::INFINITY, 0.9], 3),
-            [0, 2, 3]
-        );
+    fn reduced_and_pooled_in_one_go_is_the_same() {
+        let n = 4 * TOGETHER + 77;
+        let scores = odd(3 * n);
+        let bits = |scores: Vec<f32>| scores.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for (prefix, kernel) in [
+            (n, 7),
+            (n - 9, 1),
+            (TOGETHER, 21),
+            (n - 1, 1001),
+            (5, 7001),
+            (0, 7),
+        ] {
+            for (reduced, pooled) in [
+                (GroupReduce::Mean, Pooling::Max),
+                (GroupReduce::Max, Pooling::Avg),
+            ] {
+                let whole = group_reduce(&scores, n, 3, reduced);
+                let expected = pool(&whole[..prefix], kernel, pooled);
+                let found = reduce_and_pool(&scores, (n, prefix), reduced, kernel, pooled);
+                assert_eq!(bits(found), bits(expected), "{prefix} {kernel}");
+            }
+        }
     }
 
     #[test]

@@ -11,11 +11,13 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::token_scores::{Protected, TokenScores, keep_best};
+use crate::heads::side_by_side;
+use crate::score::reduce_and_pool;
+use crate::token_scores::{Protected, TokenScores, keep_best_of_each};
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
-    PolicyError, Pooling, PromptShape, Retention, Softmax, Window, group_reduce, pool,
+    PolicyError, Pooling, PromptShape, Retention, Softmax, Window,
 };
 
 /// Shown in the table of methods.
@@ -150,13 +152,8 @@ impl Policy for SnapKv {
         if n <= rows {
             return Retention::Everything;
         }
-        let protected = self.protected();
-        let scores = self.token_scores(observation).into_iter();
-        Retention::Keep(
-            scores
-                .map(|head| keep_best(head, n, protected, rows))
-                .collect(),
-        )
+        let scores = self.token_scores(observation);
+        keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {
@@ -177,11 +174,8 @@ impl TokenScores for SnapKv {
         let prefix = n - self.chosen_window;
         let window = observation.window.expect("SnapKV asked for a window");
         let heads = window.chunks_exact(n * group);
-        heads
-            .map(|head| {
-                let scores = group_reduce(head, n, group, self.group);
-                pool(&scores[..prefix], self.kernel, self.pooling)
-            })
-            .collect()
+        side_by_side(heads, n * group, |_, head| {
+            reduce_and_pool(head, (n, prefix), self.group, self.kernel, self.pooling)
+        })
     }
 }

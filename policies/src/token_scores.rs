@@ -2,7 +2,10 @@
 //!
 //! Not here: any score. Methods whose unit is a chunk, a block or a tree have no such numbers and are no part of this.
 
-use crate::{Observation, Policy, PolicyError, Pos, PromptShape, ScoresAlone, top_positions};
+use crate::heads::side_by_side;
+use crate::{
+    Observation, Policy, PolicyError, Pos, PromptShape, Retention, ScoresAlone, top_positions,
+};
 
 /// The ends of a prompt that a method keeps whatever their score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +77,18 @@ pub trait TokenScores: Policy {
 
     /// `[kv_heads][n - recent]`: the scores; those of the sinks do not matter.
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>>;
+}
+
+/// Of every head the `rows(head)` best tokens among a prompt of `n`, by its `scores [n - recent]`.
+pub(crate) fn keep_best_of_each(
+    scores: Vec<Vec<f32>>,
+    n: usize,
+    protected: Protected,
+    rows: impl Fn(usize) -> usize + Sync,
+) -> Retention {
+    Retention::Keep(side_by_side(scores, n, |head, scores| {
+        keep_best(scores, n, protected, rows(head))
+    }))
 }
 
 /// The positions of the `rows` best tokens of one head among a prompt of `n`: the protected ends and the largest of `scores

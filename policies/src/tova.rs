@@ -4,6 +4,7 @@
 //! While answering, each step's query drops the row it attends to least. No window, no memory of earlier steps. The published
 //! code lets the newest token compete; `force_last` (default) keeps it.
 
+use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
@@ -155,11 +156,7 @@ impl Tova {
     fn layer_scores(&self, observation: &Observation<'_>) -> Vec<f32> {
         let n = observation.tokens;
         let window = observation.window.expect("TOVA asked for the last query");
-        let mut scores = vec![0.0f32; n];
-        for head in window.chunks_exact(n) {
-            scores.iter_mut().zip(head).for_each(|(s, p)| *s += p);
-        }
-        scores
+        sum_of_rows(window, n, n)
     }
 }
 

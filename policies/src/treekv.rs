@@ -15,6 +15,7 @@
 //! ```
 
 use crate::blocks::means;
+use crate::heads::side_by_side;
 use crate::snapshot::{self, Snapshot};
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
@@ -311,10 +312,9 @@ impl Policy for TreeKv {
         let observed = self.chosen_block.min(n);
         self.seen.reserve_exact(self.slots);
         let layout = self.layout(n).filter(|_| n > self.budget);
-        let mut lines = Vec::with_capacity(observation.kv_heads);
-        let mut heads = Vec::with_capacity(observation.kv_heads);
-        for head in window.chunks_exact(n * observation.group) {
-            let scores = group_reduce(head, n, observation.group, GroupReduce::Mean);
+        let group = observation.group;
+        let heads = side_by_side(window.chunks_exact(n * group), n * group, |_, head| {
+            let scores = group_reduce(head, n, group, GroupReduce::Mean);
             let kept: Vec<u32> = match layout {
                 None => (0..n as u32).collect(),
                 Some((lead, blocks, capacity)) => {
@@ -335,9 +335,9 @@ impl Policy for TreeKv {
             let sums = kept.iter().map(|&t| scores[t as usize] * observed as f32);
             line.sums.extend(sums);
             line.counts.resize(kept.len(), observed as u32);
-            lines.push(line);
-            heads.push(kept.into_iter().map(Pos).collect());
-        }
+            (line, kept.into_iter().map(Pos).collect())
+        });
+        let (lines, heads) = heads.into_iter().unzip();
         self.lines[observation.layer] = lines;
         match layout {
             None => Retention::Everything,
