@@ -1,12 +1,14 @@
 //! Times choosing: `cargo bench -p kept-policies`. The processor chooses for a graphics card too, so what it takes for a layer stands beside
 //! what the card takes to read that layer (docs/card-step.md).
 //!
-//! Scores are drawn: a few tokens stand out from many, as attention has it. One thread; the median of the layers.
+//! Scores are drawn: a few tokens stand out from many, as attention has it. On one thread and on all (`CANDLE_NUM_THREADS` sets how
+//! many); the median of the layers.
 
 use std::hint::black_box;
+use std::sync::Mutex;
 use std::time::Instant;
 
-use kept_kernels::bandwidth;
+use kept_kernels::{bandwidth, threads};
 use kept_policies::{ModelShape, Observation, Parameters, PromptShape, build};
 
 /// The heads of an 8B model.
@@ -29,25 +31,41 @@ const METHODS: [&str; 7] = [
 ];
 
 fn main() {
+    threads::configure(None);
     println!(
-        "{} query heads, {} kv heads, {ROWS} rows: milliseconds a layer; scores that are read, and how fast beside copying memory",
-        SHAPE.q_heads, SHAPE.kv_heads
+        "{} query heads, {} kv heads, {ROWS} rows: milliseconds a layer, on one thread and on {}; scores that are read, and how fast \
+         by all threads beside one that copies memory",
+        SHAPE.q_heads,
+        SHAPE.kv_heads,
+        threads::count()
     );
     let copy = bandwidth().copy;
     for tokens in [8192, 32768, 131_072] {
         let scores = drawn(SHAPE.q_heads * tokens);
         for name in METHODS {
+            let one = on_one_thread(|| milliseconds(name, tokens, &scores));
             let time = milliseconds(name, tokens, &scores);
             let bytes = size_of_val(scores.as_slice()) as f64;
             let rate = bytes / time * 1e3;
             println!(
-                "  {tokens:7} tokens  {name:14} {time:7.2}   {:6.1} MB {:5.1} GB/s {:3.0} % of copying",
+                "  {tokens:7} tokens  {name:14} {one:7.2} {time:7.2}   {:6.1} MB {:5.1} GB/s {:3.0} % of copying",
                 bytes / 1e6,
                 rate / 1e9,
                 100.0 * rate / copy
             );
         }
     }
+}
+
+/// What `work` says that runs on the calling thread or another, but on one: work inside work is not shared.
+fn on_one_thread(work: impl Fn() -> f64 + Sync) -> f64 {
+    let said = Mutex::new(0.0);
+    threads::for_each(2, |item| {
+        if item == 0 {
+            *said.lock().expect("one writes") = work();
+        }
+    });
+    said.into_inner().expect("one has written")
 }
 
 fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
