@@ -18,7 +18,8 @@ impl Sizes {
         self.repeated() * self.width
     }
 
-    /// Floats of the scratch of the repetition, of the rotations of thinned rows, and of what a survey leaves with its method.
+    /// Floats of the scratch of the repetition, of the rotations of thinned rows, of what a survey leaves with its method, and of what
+    /// a method works with while it chooses.
     pub(crate) fn beside(&self) -> usize {
         let repetition = self.rereading.as_ref().map_or(0, |plan| {
             Repetition::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
@@ -27,12 +28,18 @@ impl Sizes {
             true => Turns::floats(self.chunk, self.pairs),
             false => 0,
         };
-        // A score and a rank each.
+        let heads = self.shape.kv_heads * self.tokens;
+        // A score and a rank each; a rank is two floats.
         let surveyed = match self.surveys {
-            true => 2 * self.shape.layers * self.shape.kv_heads * self.tokens,
+            true => 3 * self.shape.layers * heads,
             false => 0,
         };
-        repetition + turns + surveyed
+        // All heads of a layer side by side: two scores at most and, of those that may be kept, a rank.
+        let chosen = match self.needs.iter().any(|needs| *needs != Needs::default()) {
+            true => 4 * heads,
+            false => 0,
+        };
+        repetition + turns + surveyed + chosen
     }
 
     /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.
