@@ -6,7 +6,7 @@
 use kept_kernels::threads;
 
 /// Numbers below which one thread is done sooner than others wake up.
-const FEW: usize = 1 << 14;
+const FEW: usize = 1 << 15;
 /// Tokens of a part in [`in_parts`]: what is added to stays in the nearest cache.
 const PART: usize = 2048;
 
