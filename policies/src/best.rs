@@ -78,6 +78,7 @@ impl Best {
     fn part(&mut self) {
         if self.len > self.k && self.k > 0 {
             let (_, worst, _) = self.ranked[..self.len].select_nth_unstable(self.k - 1);
+            // As `ranked` has turned it.
             self.bar = Some((!((*worst >> 32) as u32) ^ 1 << 31) as i32);
             self.len = self.k;
         }
