@@ -5,12 +5,14 @@
 
 mod moments;
 
+use std::ops::Range;
+
 use kept_kernels::{
     HeadShape, LastRows, Normalise, RowStore, Scale, Stop, Stopped, WindowScores, add_column_sums,
-    log_sum_exp, mark_below_average, most_alike, window_scores, window_scores_among, words,
+    log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, MostAlike, PromptRows, Ramp};
+use kept_policies::{Future, FutureQueries, HostRows, Ramp};
 
 pub use moments::{AverageTurn, QueryMoments};
 
@@ -185,18 +187,32 @@ impl Measured {
         self.moments.truncate(wanted);
     }
 
-    /// Whether a layer's queries before RoPE are asked for.
-    pub(crate) fn takes_queries(&self) -> bool {
-        !self.moments.is_empty()
-    }
-
     /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, which begin at position `first`: those of them that are counted.
     pub fn add(&mut self, queries: &[f32], first: usize) {
         for (future, moments) in &mut self.moments {
             let width = moments.width();
-            let row = |position: usize| (position.saturating_sub(first) * width).min(queries.len());
-            let (skip, end) = (row(future.skip), row(future.until));
-            moments.add(&queries[skip.min(end)..end]);
+            let rows = counted(*future, first..first + queries.len() / width);
+            moments.add(&queries[rows.start * width..rows.end * width]);
+        }
+    }
+
+    /// The requests of this layer: which queries are counted.
+    pub(crate) fn futures(&self) -> impl Iterator<Item = Future> {
+        self.moments.iter().map(|(future, _)| *future)
+    }
+
+    /// Adds what the queries `rows` of the prompt came to, of those of them that `future` counts: `with` is given the sums that there are, of
+    /// queries and of their products.
+    pub(crate) fn add_sums<E>(
+        &mut self,
+        future: Future,
+        rows: Range<usize>,
+        with: impl FnOnce(&mut [f64], &mut [f64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut moments = self.moments.iter_mut();
+        match moments.find(|(other, _)| same_moments(*other, future)) {
+            Some((_, moments)) => moments.add_sums(counted(future, rows).len(), with),
+            None => Ok(()),
         }
     }
 
@@ -240,32 +256,25 @@ impl Measured {
     }
 }
 
+/// Which of the queries `rows` of a prompt are counted, from the first of them on.
+pub(crate) fn counted(future: Future, rows: Range<usize>) -> Range<usize> {
+    let row = |position: usize| position.clamp(rows.start, rows.end) - rows.start;
+    let (skip, end) = (row(future.skip), row(future.until));
+    skip.min(end)..end
+}
+
 /// Whether two requests want the same queries' statistics.
-fn same_moments(a: Future, b: Future) -> bool {
+pub(crate) fn same_moments(a: Future, b: Future) -> bool {
     (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 
-/// Rows of a prompt, compared with all threads and vectors.
-#[derive(Debug, Clone, Copy)]
-pub struct Alike<'a>(pub PromptRows<'a>);
-
-impl<'a> Alike<'a> {
-    /// Of a layer's keys and values.
-    pub fn of(keys: &'a RowStore, values: &'a RowStore) -> Self {
-        Self(PromptRows {
-            keys: keys.as_slice(),
-            values: values.as_slice(),
-            kv_heads: keys.kv_heads(),
-            head_dim: keys.head_dim(),
-        })
-    }
-}
-
-impl MostAlike for Alike<'_> {
-    /// # Panics
-    /// As [`kept_kernels::most_alike`].
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
-        most_alike(self.0.of_head(head), self.0.head_dim, tokens, others, best);
+/// A layer's keys and values on the host, for whoever asks about them.
+pub(crate) fn host_rows<'a>(keys: &'a RowStore, values: &'a RowStore) -> HostRows<'a> {
+    HostRows {
+        keys: keys.as_slice(),
+        values: values.as_slice(),
+        kv_heads: keys.kv_heads(),
+        head_dim: keys.head_dim(),
     }
 }
 

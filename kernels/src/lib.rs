@@ -79,7 +79,7 @@ pub use measure::{
 pub use most_alike::most_alike;
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
-pub use quadratic::{add_gram, quadratic_forms};
+pub use quadratic::{add_gram, quadratic_forms, softmax};
 pub use quantised::QuantisedRows;
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};

@@ -8,6 +8,7 @@
 use crate::panel::{PANEL, Strided, TILE, product, split, with_scratch};
 use crate::simd::{Lanes, by_level};
 use crate::simd_level;
+use crate::span::softmax_row;
 use crate::threads::{SharedMut, for_each_range};
 
 /// Rows whose products are added up in f32.
@@ -158,6 +159,27 @@ unsafe fn forms_of_tile_lanes<V: Lanes>(
     }
 }
 
+/// `e^x` of every number of a row, divided by the sum of these; in place, on this thread.
+pub fn softmax(row: &mut [f32]) {
+    // SAFETY: the level was detected.
+    unsafe { softmax_at(simd_level(), row) }
+}
+
+by_level! {
+    /// # Safety
+    /// The level's instructions exist.
+    unsafe fn softmax_at(row: &mut [f32]) = softmax_lanes;
+}
+
+/// # Safety
+/// Runs at the level of `V`.
+#[inline(always)]
+unsafe fn softmax_lanes<V: Lanes>(row: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    let (_, sum) = unsafe { softmax_row::<V>(row) };
+    row.iter_mut().for_each(|x| *x /= sum);
+}
+
 /// As many products as `a` has numbers.
 ///
 /// # Safety
@@ -213,6 +235,24 @@ mod tests {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_becomes_shares_of_one() {
+        for n in [1, 7, 100, 1003] {
+            let row = numbers(n, 0.4);
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let raised = row.iter().map(|x| f64::from(x - largest).exp());
+            let sum: f64 = raised.clone().sum();
+            for level in SimdLevel::available() {
+                let mut found = row.clone();
+                level.with(|| softmax(&mut found));
+                for (found, raised) in found.iter().zip(raised.clone()) {
+                    let apart = (f64::from(*found) - raised / sum).abs();
+                    assert!(apart < 1e-6, "{n} {level:?}: {found}");
                 }
             }
         }

@@ -20,11 +20,12 @@
 //! stands at its rank among the entries.
 
 use crate::ems_decode::{Head, Rules};
+use crate::heads::side_by_side;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
-    ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, MostAlike,
-    Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions,
-    PromptShape, Retention, Snapshot, Softmax, Window, group_reduce, pool,
+    ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, Needs,
+    Observation, Parameter, Parameters, Policy, PolicyError, Pooling, Pos, Positions, PromptShape,
+    Retention, Snapshot, Softmax, Window, group_reduce, pool, top_positions,
 };
 
 /// Shown in the table of methods.
@@ -141,7 +142,7 @@ impl Policy for Ems {
                 softmax: Softmax::All,
             }),
             column_sums: true,
-            alike: true,
+            rows: true,
             uncut: true,
             ..Needs::default()
         }
@@ -205,24 +206,46 @@ impl Policy for Ems {
         let asked = "EMS asked for it";
         let (loc, glo) = (observation.window, observation.column_sums);
         let (loc, glo) = (loc.expect(asked), glo.expect(asked));
-        let alike = observation.alike.expect(asked);
+        let asked_rows = observation.rows.expect(asked);
         let observed = self.rules.window.min(n) as f32;
-        let (mut merged, mut heads) = (Vec::new(), Vec::<Box<dyn ClassHead>>::new());
-        for head in 0..observation.kv_heads {
+        let whole = n <= rows;
+        let (rules, kernel) = (self.rules, self.kernel);
+        let heads = 0..observation.kv_heads;
+        let parted = side_by_side(heads, group * n, |head, _| {
             let of_group = head * group * n..(head + 1) * group * n;
             let glo = group_reduce(&glo[of_group.clone()], n, group, GroupReduce::Mean);
             let mut loc = group_reduce(&loc[of_group], n, group, GroupReduce::Mean);
             loc.iter_mut().for_each(|x| *x *= observed);
-            let kept = match n <= rows {
-                true => whole(&loc),
-                false => self.merge(&glo, &loc, (alike, head)),
+            let parts = (!whole).then(|| Parts::of(&rules, kernel, &glo, &loc));
+            (glo, loc, parts)
+        });
+        // Whoever compares does so with all there is: one head after the other.
+        let compared = parted.iter().enumerate().map(|(head, (.., parts))| {
+            let Some(Parts { open, merged, .. }) = parts else {
+                return Vec::new();
             };
-            let room = (self.entries, self.rows);
-            heads.push(Head::new(self.rules, &kept, &glo, &loc, room).boxed());
-            merged.push(kept);
-        }
+            let mut best = vec![(0, f32::NEG_INFINITY); merged.len()];
+            if !open.is_empty() {
+                asked_rows.most_alike(head, merged, open, &mut best);
+            }
+            best
+        });
+        let compared: Vec<Vec<(u32, f32)>> = compared.collect();
+        let room = (self.entries, self.rows);
+        let made = side_by_side(
+            parted.iter().zip(compared),
+            n,
+            |_, ((glo, loc, parts), best)| {
+                let kept = match parts {
+                    Some(parts) => parts.merge(&rules, &best, loc),
+                    None => every_token(loc),
+                };
+                (Head::new(rules, &kept, glo, loc, room).boxed(), kept)
+            },
+        );
+        let (heads, merged) = made.into_iter().unzip();
         self.heads[observation.layer] = heads;
-        match n <= rows {
+        match whole {
             true => Retention::Everything,
             false => Retention::Merge(merged),
         }
@@ -249,7 +272,7 @@ impl Policy for Ems {
 }
 
 /// Every token is a class of its own.
-fn whole(loc: &[f32]) -> MergedHead {
+fn every_token(loc: &[f32]) -> MergedHead {
     let entry = |(token, &weight): (usize, &f32)| Entry {
         pos: Pos(token as u32),
         class: token as u32,
@@ -261,70 +284,78 @@ fn whole(loc: &[f32]) -> MergedHead {
     }
 }
 
-impl Ems {
-    /// Cuts one head: `glo`, `loc` `[n]`.
-    fn merge(
-        &self,
-        glo: &[f32],
-        loc: &[f32],
-        (alike, head): (&dyn MostAlike, usize),
-    ) -> MergedHead {
-        let Rules {
+/// The tokens of one head before they are merged.
+struct Parts {
+    /// All classes' centres, ascending.
+    centres: Vec<u32>,
+    /// Those of them that accept others, ascending.
+    open: Vec<u32>,
+    /// Tokens that may be merged.
+    merged: Vec<u32>,
+}
+
+impl Parts {
+    /// By attention from all queries and from the local ones, `glo`, `loc` `[n]`, averaged over `kernel` neighbours.
+    fn of(rules: &Rules, kernel: usize, glo: &[f32], loc: &[f32]) -> Self {
+        let &Rules {
             window,
             centres,
             entries,
-            tau,
             protect,
             sinks,
-        } = self.rules;
+            ..
+        } = rules;
         let n = glo.len();
         let prefix = n - window;
         let mut scores = vec![0.0; n];
         global_local(glo, loc, &mut scores);
-        let mut scores = pool(&scores[..prefix], self.kernel, Pooling::Avg);
+        let mut scores = pool(&scores[..prefix], kernel, Pooling::Avg);
         scores[..sinks.min(prefix)].fill(f32::INFINITY);
         // From here on tokens go by score, of equal ones the lower first; those behind the last that may be merged need no order.
-        let mut order: Vec<usize> = (0..prefix).collect();
-        let before = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
-        let wanted = entries - window;
-        if wanted < prefix {
-            order.select_nth_unstable_by(wanted, before);
-            order.truncate(wanted);
-        }
+        let before = |a: &u32, b: &u32| {
+            let score = |token: &u32| scores[*token as usize];
+            score(b).total_cmp(&score(a)).then(a.cmp(b))
+        };
+        let mut order = top_positions(&scores, entries - window);
         order.sort_unstable_by(before);
-        let (important, mergeable) = order.split_at(centres);
+        let (important, merged) = order.split_at(centres);
         let (guarded, open) = important.split_at(protect.max(sinks).min(centres));
         let mut open = open.to_vec();
         open.sort_unstable();
-        let mut centre: Vec<usize> = guarded.iter().chain(&open).copied().collect();
-        centre.extend(prefix..n);
-        centre.sort_unstable();
-
-        let class_of = |token: usize| centre.binary_search(&token).map(|c| c as u32);
-        let entry = |token: usize, class: u32| Entry {
-            pos: Pos(token as u32),
-            class,
-            weight: loc[token].max(Rules::LEAST_WEIGHT),
-        };
-        let mut kept: Vec<Entry> = (0u32..)
-            .zip(&centre)
-            .map(|(class, &token)| entry(token, class))
-            .collect();
-        let numbers = |of: &[usize]| -> Vec<u32> { of.iter().map(|&token| token as u32).collect() };
-        let mut best = vec![(0, f32::NEG_INFINITY); mergeable.len()];
-        if !open.is_empty() {
-            alike.most_alike(head, &numbers(mergeable), &numbers(&open), &mut best);
+        let mut centres: Vec<u32> = guarded.iter().chain(&open).copied().collect();
+        centres.extend(prefix as u32..n as u32);
+        centres.sort_unstable();
+        Self {
+            centres,
+            open,
+            merged: merged.to_vec(),
         }
-        for (&token, (best, alike)) in mergeable.iter().zip(best) {
-            if alike >= tau
-                && let Ok(class) = class_of(open[best as usize])
+    }
+
+    /// What is kept: `best` is, of each token that may be merged, the first of the open centres that it is most like; `loc [n]`.
+    fn merge(&self, rules: &Rules, best: &[(u32, f32)], loc: &[f32]) -> MergedHead {
+        let Self {
+            centres,
+            open,
+            merged,
+        } = self;
+        let entry = |token: u32, class: u32| Entry {
+            pos: Pos(token),
+            class,
+            weight: loc[token as usize].max(Rules::LEAST_WEIGHT),
+        };
+        let own = (0u32..).zip(centres);
+        let mut kept: Vec<Entry> = own.map(|(class, &token)| entry(token, class)).collect();
+        for (&token, &(best, alike)) in merged.iter().zip(best) {
+            if alike >= rules.tau
+                && let Ok(class) = centres.binary_search(&open[best as usize])
             {
-                kept.push(entry(token, class));
+                kept.push(entry(token, class as u32));
             }
         }
         kept.sort_unstable_by_key(|e| e.pos);
         MergedHead {
-            centres: centre.into_iter().map(|t| Pos(t as u32)).collect(),
+            centres: centres.iter().copied().map(Pos).collect(),
             entries: kept,
         }
     }

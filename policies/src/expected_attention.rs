@@ -15,8 +15,9 @@
 //! score(k) = (mean over the group of softmax(...) + epsilon) * |v|
 //! ```
 
+use kept_kernels::softmax;
+
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
 use crate::token_scores::{Protected, TokenScores, keep_best_of_each, known_scores};
 use crate::{
     Future, FutureQueries, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
@@ -166,59 +167,48 @@ impl TokenScores for ExpectedAttention {
         if let Some(known) = known_scores(observation, end) {
             return known;
         }
-        let keys = observation.keys.expect("Expected Attention asked for keys");
-        let values = observation.values.expect("and for values");
+        let rows = observation.rows.expect("Expected Attention asked for it");
         let future = observation.future.expect("and for the expected queries");
-        let dim = keys.len() / (n * observation.kv_heads);
         let first = self.sinks.min(end);
-        let heads = keys.chunks_exact(n * dim).zip(values.chunks_exact(n * dim));
-        let heads = heads.map(|(k, v)| (&k[..end * dim], &v[..end * dim]));
-        side_by_side(heads, n * dim, |head, (keys, values)| {
-            let mut scores = vec![0.0f32; end];
-            let competing = &mut scores[first..];
-            for q_head in head * group..(head + 1) * group {
-                let weights = expected_weights(&future, q_head, &keys[first * dim..], dim);
-                competing
-                    .iter_mut()
-                    .zip(weights)
-                    .for_each(|(score, weight)| *score += weight / group as f32);
-            }
-            if self.vnorm {
-                let values = values[first * dim..].chunks_exact(dim);
-                for (score, value) in competing.iter_mut().zip(values) {
-                    let length = value.iter().map(|x| x * x).sum::<f32>().sqrt();
-                    *score = (*score + self.epsilon as f32) * length;
+        // Whoever multiplies does so with all there is: one head after the other.
+        let heads = 0..observation.kv_heads;
+        heads
+            .map(|head| {
+                let mut scores = vec![0.0f32; end];
+                let competing = &mut scores[first..];
+                let mut weights = vec![0.0f32; end - first];
+                for q_head in head * group..(head + 1) * group {
+                    let (linear, matrix) = logit_of(&future, q_head, observation.kv_heads * group);
+                    rows.forms(head, first..end, (&linear, matrix.as_deref()), &mut weights);
+                    softmax(&mut weights);
+                    let pairs = competing.iter_mut().zip(&weights);
+                    pairs.for_each(|(score, weight)| *score += weight / group as f32);
                 }
-            }
-            scores
-        })
+                if self.vnorm {
+                    rows.value_lengths(head, first..end, &mut weights);
+                    for (score, length) in competing.iter_mut().zip(&weights) {
+                        *score = (*score + self.epsilon as f32) * length;
+                    }
+                }
+                scores
+            })
+            .collect()
     }
 }
 
-/// The softmax over `keys [m, dim]` of the logarithm of their expected weight.
-fn expected_weights(
+/// What a key is multiplied with, once and from both sides, for the logarithm of the weight that queries of `q_head` are expected to give it.
+fn logit_of(
     future: &FutureQueries<'_>,
     q_head: usize,
-    keys: &[f32],
-    dim: usize,
-) -> Vec<f32> {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
-    let mean = &future.mean[q_head * dim..][..dim];
-    let covariance = (future.covariance).map(|c| &c[q_head * dim * dim..][..dim * dim]);
+    q_heads: usize,
+) -> (Vec<f32>, Option<Vec<f32>>) {
+    let dim = future.mean.len() / q_heads;
     let width = dim as f32;
-    let mut logits: Vec<f32> = keys
-        .chunks_exact(dim)
-        .map(|key| {
-            let spread = covariance.map_or(0.0, |rows| {
-                let rows = rows.chunks_exact(dim).zip(key);
-                rows.map(|(row, x)| x * dot(row, key)).sum::<f32>()
-            });
-            dot(mean, key) / width.sqrt() + spread / width / 2.0
-        })
-        .collect();
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    logits.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    let total: f32 = logits.iter().sum();
-    logits.iter_mut().for_each(|x| *x /= total);
-    logits
+    let mean = &future.mean[q_head * dim..][..dim];
+    let linear = mean.iter().map(|x| x / width.sqrt()).collect();
+    let matrix = future.covariance.map(|covariance| {
+        let own = covariance[q_head * dim * dim..][..dim * dim].iter();
+        own.map(|x| x / width / 2.0).collect()
+    });
+    (linear, matrix)
 }

@@ -70,9 +70,6 @@ pub struct KeyDiff {
     alone: Option<ScoresAlone>,
 }
 
-/// Below this a key has no direction.
-const NO_LENGTH: f64 = 1e-12;
-
 impl Policy for KeyDiff {
     fn name(&self) -> &'static str {
         INFO.name
@@ -124,35 +121,14 @@ impl TokenScores for KeyDiff {
         if let Some(known) = known_scores(observation, end) {
             return known;
         }
-        let keys = observation.keys.expect("KeyDiff asked for keys");
-        let dim = keys.len() / (n * observation.kv_heads);
+        let rows = observation.rows.expect("KeyDiff asked for it");
         // Those that are kept anyhow have a part in the mean, but for the question's.
         let document = n - self.after;
-        let heads = keys.chunks_exact(n * dim);
-        let heads = heads.map(|keys| &keys[..document * dim]);
-        side_by_side(heads, n * dim, |_, keys| {
-            let length = |x: &mut dyn Iterator<Item = f64>| {
-                x.map(|x| x * x).sum::<f64>().sqrt().max(NO_LENGTH)
-            };
-            let lengths: Vec<f64> = keys
-                .chunks_exact(dim)
-                .map(|key| length(&mut key.iter().map(|&x| f64::from(x))))
-                .collect();
-            let mut mean = vec![0.0f64; dim];
-            for (key, length) in keys.chunks_exact(dim).zip(&lengths) {
-                mean.iter_mut()
-                    .zip(key)
-                    .for_each(|(m, &x)| *m += f64::from(x) / length / document as f64);
-            }
-            let mean_length = length(&mut mean.iter().copied());
-            keys.chunks_exact(dim)
-                .zip(&lengths)
-                .take(end)
-                .map(|(key, length)| {
-                    let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
-                    -(dot / length / mean_length) as f32
-                })
-                .collect()
+        // A key is some dozens of numbers.
+        side_by_side(0..observation.kv_heads, 64 * n, |head, _| {
+            let mut scores = vec![0.0; end];
+            rows.apart(head, document, &mut scores);
+            scores
         })
     }
 }

@@ -27,6 +27,7 @@ mod measures;
 mod merge;
 mod parameters;
 mod policy;
+mod prompt_rows;
 mod pyramidinfer;
 mod pyramidinfer_thinning;
 mod pyramidkv;
@@ -58,14 +59,14 @@ pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
 pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
 pub use merge::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, MostAlike,
-    PromptRows, Union,
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
 };
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
     Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
     Softmax, Spill, Spread, StepObservation, Window,
 };
+pub use prompt_rows::{HostRows, PromptRows};
 pub use pyramidinfer::{PyramidInfer, geometric_rows};
 pub use pyramidinfer_thinning::{Thinning, thinning_lengths};
 pub use pyramidkv::{PyramidKv, Schedule};

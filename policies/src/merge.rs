@@ -59,59 +59,6 @@ impl MergedHead {
     }
 }
 
-/// A prompt's keys and values, wherever they lie, for who wants to know how alike they are.
-pub trait MostAlike: std::fmt::Debug + Sync {
-    /// For each of `tokens` the first of `others` (one at least) whose key and value in kv head `head` are most like its own, by the product
-    /// of both cosines: written to `best [tokens]` as its index among `others` and the product.
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]);
-}
-
-/// Keys and values of a prompt, which are compared in plain loops.
-#[derive(Debug, Clone, Copy)]
-pub struct PromptRows<'a> {
-    /// `[kv_heads, n, head_dim]`
-    pub keys: &'a [f32],
-    /// `[kv_heads, n, head_dim]`
-    pub values: &'a [f32],
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Numbers of a row.
-    pub head_dim: usize,
-}
-
-impl<'a> PromptRows<'a> {
-    /// Keys and values of one kv head, `[n, head_dim]` each.
-    pub fn of_head(&self, head: usize) -> [&'a [f32]; 2] {
-        let size = self.keys.len() / self.kv_heads;
-        [self.keys, self.values].map(|rows| &rows[head * size..][..size])
-    }
-}
-
-impl MostAlike for PromptRows<'_> {
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
-        let of_head = self.of_head(head);
-        let unit = |rows: &[f32], token: u32| -> Vec<f32> {
-            let row = &rows[token as usize * self.head_dim..][..self.head_dim];
-            let length = dot(row, row).sqrt().max(1e-12);
-            row.iter().map(|x| x / length).collect()
-        };
-        let units = |token: &u32| of_head.map(|rows| unit(rows, *token));
-        let others: Vec<_> = others.iter().map(units).collect();
-        for (token, best) in tokens.iter().zip(best) {
-            let [key, value] = units(token);
-            let alike = others.iter().map(|[k, v]| dot(&key, k) * dot(&value, v));
-            *best = (0u32..)
-                .zip(alike)
-                .reduce(|best, next| if next.1 > best.1 { next } else { best })
-                .expect("somebody to be like");
-        }
-    }
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
 /// The rows of one kv head's classes, as they are stored.
 pub trait ClassRows {
     /// Cosine of a class's key with the key of each of the rows `others`, written to `cosines`; 0 where a key has no length.

@@ -12,7 +12,7 @@
 
 use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
 use crate::token_scores::TokenScores;
-use crate::{ClassHead, ClassTable, MergedHead, MostAlike, PolicyError, Snapshot};
+use crate::{ClassHead, ClassTable, MergedHead, PolicyError, PromptRows, Snapshot};
 
 /// Place of a token in the text, counted from 0 over the whole prompt and answer. Feeds RoPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -115,10 +115,10 @@ pub struct Needs {
     pub window: Option<Window>,
     /// Attention of all rows, as [`Observation::column_sums`].
     pub column_sums: bool,
-    /// The prompt's keys and values, as [`Observation::keys`] and [`Observation::values`].
+    /// Answers about the prompt's keys and values, as [`Observation::rows`].
     pub rows: bool,
-    /// How alike these are, as [`Observation::alike`]: they need not be shown for it.
-    pub alike: bool,
+    /// The prompt's keys and values themselves, as [`Observation::keys`] and [`Observation::values`].
+    pub copies: bool,
     /// Attention of the last rows, the newest weighing most, as [`Observation::ramp`].
     pub ramp: Option<Ramp>,
     /// Which of that many last rows gave a key less than the average, as [`Observation::below`].
@@ -176,18 +176,18 @@ pub struct Observation<'a> {
     /// Queries that are expected after the document. Present iff asked for.
     pub future: Option<FutureQueries<'a>>,
     /// `[kv_heads, n]`, f32: the scores that [`Policy::ranks`] gave this document before, anything behind it. Only where the method's
-    /// scores are [`Needs::alone`]; keys and values are then missing.
+    /// scores are [`Needs::alone`]; what else it asked for may then be missing.
     pub scored: Option<&'a [f32]>,
     /// `[kv_heads, n]`, f32: the largest probability that any query of the repetition, over the group's heads, gives each key of
     /// the document (see [`Reread`]); 0 outside of it. Present iff asked for.
     pub reread: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions, or before RoPE where the method re-assigns
-    /// positions. Present iff rows were asked for.
+    /// positions. Present iff copies were asked for.
     pub keys: Option<&'a [f32]>,
-    /// `[kv_heads, n, head_dim]`, f32: values. Present iff rows were asked for.
+    /// `[kv_heads, n, head_dim]`, f32: values. Present iff copies were asked for.
     pub values: Option<&'a [f32]>,
-    /// Who compares keys and values, these as they would be shown. Present iff asked for.
-    pub alike: Option<&'a dyn MostAlike>,
+    /// Who answers about keys and values. Present iff asked for.
+    pub rows: Option<&'a dyn PromptRows>,
 }
 
 /// What a layer keeps of the prompt.

@@ -3,8 +3,8 @@
 
 use kept_kernels::threads;
 use kept_policies::{
-    BelowAverage, FutureQueries, ModelShape, Needs, Observation, Parameters, Policy, Pos,
-    PromptShape, Retention, Row, Spread, StepObservation, build, methods,
+    BelowAverage, FutureQueries, HostRows, ModelShape, Needs, Observation, Parameters, Policy, Pos,
+    PromptRows, PromptShape, Retention, Row, Spread, StepObservation, build, methods,
 };
 
 const THREADS: usize = 4;
@@ -96,11 +96,22 @@ impl Drawn {
         }
     }
 
+    fn rows(&self, tokens: usize, shape: &ModelShape) -> HostRows<'_> {
+        let numbers = shape.kv_heads * tokens * DIM;
+        HostRows {
+            keys: &self.keys[..numbers],
+            values: &self.values[..numbers],
+            kv_heads: shape.kv_heads,
+            head_dim: DIM,
+        }
+    }
+
     fn observation<'a>(
         &'a self,
         (layer, tokens): (usize, usize),
         shape: &ModelShape,
         needs: &Needs,
+        rows: &'a HostRows<'a>,
     ) -> Observation<'a> {
         let scores = &self.scores[..shape.q_heads * tokens];
         Observation {
@@ -120,8 +131,7 @@ impl Drawn {
                 mean: &self.mean,
                 covariance: future.covariance.then_some(&self.covariance),
             }),
-            keys: needs.rows.then_some(&self.keys),
-            values: needs.rows.then_some(&self.values),
+            rows: needs.rows.then_some(rows as &dyn PromptRows),
             ..Observation::default()
         }
     }
@@ -152,7 +162,8 @@ fn decided((name, set): (&str, &str), shape: &ModelShape, drawn: &[Drawn]) -> De
     if policy.surveys() {
         for (layer, drawn) in drawn.iter().enumerate() {
             let needs = policy.needs(layer);
-            policy.survey(&drawn.observation((layer, TOKENS), shape, &needs));
+            let given = drawn.rows(TOKENS, shape);
+            policy.survey(&drawn.observation((layer, TOKENS), shape, &needs, &given));
         }
         rows = policy.settle();
     }
@@ -165,7 +176,8 @@ fn decided((name, set): (&str, &str), shape: &ModelShape, drawn: &[Drawn]) -> De
     for (layer, drawn) in drawn.iter().enumerate() {
         let tokens = policy.entering(layer).unwrap_or(TOKENS);
         let needs = policy.needs(layer);
-        let observation = drawn.observation((layer, tokens), shape, &needs);
+        let given = drawn.rows(tokens, shape);
+        let observation = drawn.observation((layer, tokens), shape, &needs, &given);
         let kept = policy.select(&observation, rows[layer]);
         all.spreads.push(policy.spreads(&observation, &kept));
         all.passed.push(policy.pass_on(&observation));

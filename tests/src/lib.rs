@@ -12,6 +12,7 @@ pub mod golden;
 pub mod hub;
 pub mod selecting;
 pub mod slow;
+mod slow_rows;
 pub mod terminal;
 pub mod vaults;
 #[cfg(target_os = "linux")]

@@ -5,13 +5,14 @@
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{Alike, LastQueries, LogSumExp, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_policies::{
-    BelowAverage, FutureQueries, ModelShape, MostAlike, Needs, Observation, Policy, Pos,
-    PromptRows, PromptShape, Retention, Row, Softmax, StepObservation, build,
+    BelowAverage, FutureQueries, HostRows, ModelShape, Needs, Observation, Policy, Pos, PromptRows,
+    PromptShape, Retention, Row, Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
+use crate::slow_rows::SlowRows;
 
 /// Who computes the attention that a policy sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +97,7 @@ struct Seen<'c> {
     below: Option<(usize, Vec<u64>)>,
     future: Option<(Vec<f32>, Vec<f32>)>,
     reread: Option<Vec<f32>>,
-    rows: bool,
-    alike: Option<Box<dyn MostAlike + 'c>>,
+    rows: Option<Box<dyn PromptRows + 'c>>,
 }
 
 impl<'c> Seen<'c> {
@@ -157,8 +157,7 @@ impl<'c> Seen<'c> {
             below,
             future,
             reread,
-            rows: needs.rows,
-            alike: needs.alike.then(|| alike(case, measured)),
+            rows: needs.rows.then(|| rows(case, measured)),
         }
     }
 
@@ -184,24 +183,23 @@ impl<'c> Seen<'c> {
                 }),
             reread: self.reread.as_deref(),
             scored: None,
-            keys: self.rows.then_some(case.k.as_slice()),
-            values: self.rows.then_some(case.v.as_slice()),
-            alike: self.alike.as_deref(),
+            keys: None,
+            values: None,
+            rows: self.rows.as_deref(),
         }
     }
 }
 
 /// The rows of a case.
-fn alike(case: &Case, measured: Measured) -> Box<dyn MostAlike + '_> {
-    let rows = PromptRows {
-        keys: &case.k,
-        values: &case.v,
-        kv_heads: case.kv_heads,
-        head_dim: case.head_dim,
-    };
+fn rows(case: &Case, measured: Measured) -> Box<dyn PromptRows + '_> {
     match measured {
-        Measured::Slowly => Box::new(rows),
-        Measured::ByKernel => Box::new(Alike(rows)),
+        Measured::Slowly => Box::new(SlowRows(case)),
+        Measured::ByKernel => Box::new(HostRows {
+            keys: &case.k,
+            values: &case.v,
+            kv_heads: case.kv_heads,
+            head_dim: case.head_dim,
+        }),
     }
 }
 

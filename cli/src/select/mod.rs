@@ -80,11 +80,11 @@ fn cut(
     mut rows: Vec<usize>,
     layer: usize,
 ) -> anyhow::Result<Retention> {
-    let (n, alike) = (tensors.k.n, &tensors.alike());
+    let (n, given) = (tensors.k.n, &tensors.rows());
     if policy.surveys() {
         let seen = Seen::new(tensors, &policy.needs(0))?;
         for layer in 0..rows.len() {
-            policy.survey(&seen.observation(tensors, alike, layer));
+            policy.survey(&seen.observation(tensors, given, layer));
         }
         rows = policy.settle();
     }
@@ -96,7 +96,7 @@ fn cut(
             false => Needs::default(),
         };
         let seen = Seen::new(tensors, &needs)?;
-        kept = policy.select(&seen.observation(tensors, alike, layer), rows);
+        kept = policy.select(&seen.observation(tensors, given, layer), rows);
     }
     Ok(kept)
 }
@@ -113,8 +113,8 @@ fn thinned(
     for (layer, &rows) in rows.iter().enumerate().take(layer) {
         let left = tensors.only(&alive);
         let seen = Seen::new(&left, &policy.needs(layer))?;
-        let alike = &left.alike();
-        let observation = seen.observation(&left, alike, layer);
+        let given = &left.rows();
+        let observation = seen.observation(&left, given, layer);
         policy.select(&observation, rows);
         if let Some(passed) = policy.pass_on(&observation) {
             alive = passed.iter().map(|&row| alive[row as usize]).collect();

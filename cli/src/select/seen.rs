@@ -6,7 +6,7 @@ use kept_engine::kernels::{
 };
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_engine::policies::{
-    BelowAverage, FutureQueries, MostAlike, Needs, Observation, Ramp, Softmax,
+    BelowAverage, FutureQueries, Needs, Observation, PromptRows, Ramp, Softmax,
 };
 
 use super::tensors::{HeadMajor, Tensors};
@@ -21,6 +21,7 @@ pub struct Seen {
     future: Option<(Vec<f32>, Vec<f32>)>,
     reread: Option<Vec<f32>>,
     rows: bool,
+    copies: bool,
 }
 
 impl Seen {
@@ -45,6 +46,7 @@ impl Seen {
         };
         let mut seen = Self {
             rows: needs.rows,
+            copies: needs.copies,
             ..Self::default()
         };
         if let Some(window) = needs.window {
@@ -101,11 +103,11 @@ impl Seen {
         Ok(seen)
     }
 
-    /// As a method is told it; `alike` are the tensors' rows.
+    /// As a method is told it; `rows` are the tensors'.
     pub fn observation<'a>(
         &'a self,
         tensors: &'a Tensors,
-        alike: &'a dyn MostAlike,
+        rows: &'a dyn PromptRows,
         layer: usize,
     ) -> Observation<'a> {
         let (q, k, v) = (&tensors.q, &tensors.k, &tensors.v);
@@ -125,9 +127,9 @@ impl Seen {
             }),
             reread: self.reread.as_deref(),
             scored: None,
-            keys: self.rows.then_some(k.data.as_slice()),
-            values: self.rows.then_some(v.data.as_slice()),
-            alike: Some(alike),
+            keys: self.copies.then_some(k.data.as_slice()),
+            values: self.copies.then_some(v.data.as_slice()),
+            rows: self.rows.then_some(rows),
         }
     }
 }

@@ -10,8 +10,7 @@
 //! first and after the last chunk is not the document's.
 
 use anyhow::{Context, ensure};
-use kept_engine::observe::Alike;
-use kept_engine::policies::{ModelShape, PromptRows, PromptShape};
+use kept_engine::policies::{HostRows, ModelShape, PromptShape};
 use safetensors::{Dtype, SafeTensors};
 
 /// A tensor `[heads, n, d]` as given.
@@ -175,14 +174,14 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Keys and values, compared by the product's own kernel.
-    pub fn alike(&self) -> Alike<'_> {
-        Alike(PromptRows {
+    /// Keys and values, for whoever asks about them.
+    pub fn rows(&self) -> HostRows<'_> {
+        HostRows {
             keys: &self.k.data,
             values: &self.v.data,
             kv_heads: self.k.heads,
             head_dim: self.k.d,
-        })
+        }
     }
 
     /// Reads and checks a file's bytes; `shown` is its name.

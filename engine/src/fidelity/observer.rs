@@ -103,7 +103,7 @@ impl Policy for Observer<'_> {
                 softmax: Softmax::All,
             }),
             column_sums: true,
-            rows: true,
+            copies: true,
             uncut: true,
             ..Needs::default()
         }

@@ -1,10 +1,10 @@
 //! The queries that are expected after a prompt: what those of the prompt were, turned to the positions to come.
 
-use kept_kernels::HeadShape;
+use kept_kernels::{HeadShape, add_gram};
 use kept_models::RopeTable;
 use kept_policies::{Future, FutureQueries};
 
-/// Mean and covariance of queries before RoPE, added up row by row in f64.
+/// Mean and covariance of queries before RoPE: sums in f64, of products by way of f32 within a chunk.
 #[derive(Debug, Default)]
 pub struct QueryMoments {
     shape: Option<HeadShape>,
@@ -52,17 +52,21 @@ impl QueryMoments {
                 .iter_mut()
                 .zip(row)
                 .for_each(|(s, x)| *s += f64::from(*x));
-            let squares = self.products.chunks_exact_mut(dim * dim);
-            for (square, q) in squares.zip(row.chunks_exact(dim)) {
-                for (i, line) in square.chunks_exact_mut(dim).enumerate() {
-                    let x = f64::from(q[i]);
-                    let line = &mut line[..=i];
-                    line.iter_mut()
-                        .zip(q)
-                        .for_each(|(s, y)| *s += x * f64::from(*y));
-                }
-            }
         }
+        if !self.products.is_empty() {
+            add_gram(queries, (shape.q_heads, dim), &mut self.products);
+        }
+    }
+
+    /// Adds `rows` rows whose sums `with` adds to those of the queries, `[q_heads, head_dim]`, and of their products, `[q_heads, head_dim, head_dim]`,
+    /// lower triangles, or nothing.
+    pub(super) fn add_sums<E>(
+        &mut self,
+        rows: usize,
+        with: impl FnOnce(&mut [f64], &mut [f64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.rows += rows;
+        with(&mut self.sums, &mut self.products)
     }
 
     /// The sums so far: `[q_heads, head_dim]`, then the lower triangles of the products.

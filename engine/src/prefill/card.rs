@@ -6,26 +6,27 @@
 //! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
 
 mod ahead;
+mod asked;
 mod carrying;
 mod kept;
 mod looking;
-mod merging;
 mod residual;
 
+pub(in crate::prefill) use asked::CardRows;
 pub(crate) use carrying::carrying_bytes;
-pub(in crate::prefill) use merging::CardAlike;
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Bringing, Buffer, Comparing, Device, DeviceError, Indices, LayerRoom,
-    LayerRows, Places, PrefillAttention, Scores, ScoresScratch, Sending,
+    AttentionScratch, Bringing, Buffer, Device, DeviceError, Indices, LayerRoom, LayerRows, Places,
+    PrefillAttention, QuerySums, Scores, ScoresScratch, Sending,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, words};
 use kept_models::{CardModel, CardPass, CardRope, Model, RopeTable, Stand};
+use kept_policies::Future;
 
 use super::repetition::Repetition;
 use crate::EngineError;
@@ -79,16 +80,14 @@ pub(super) struct CardReading<'a> {
     leaving: Option<Leaving>,
     /// Kept rows.
     kept: KeptGo,
-    /// Where rows are compared, if a method asks for it.
-    comparing: Option<Mutex<Comparing>>,
+    /// Sums over queries before RoPE, for each request there is.
+    query_sums: Vec<(Future, QuerySums)>,
+    /// For answers about rows, if a method asks.
+    asked: Option<Mutex<asked::Room>>,
     /// Brings all rows, for methods that look at each on the host.
     bringing_rows: Bringing<f16>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,
-}
-
-fn comparing_bytes(room: &Mutex<Comparing>) -> u64 {
-    room.lock().unwrap_or_else(PoisonError::into_inner).bytes()
 }
 
 /// Some tokens on their way through a layer.
@@ -204,9 +203,8 @@ impl<'a> CardReading<'a> {
                 .map(|kind| Leaving::new(device, kind, heads, first.chunk))
                 .transpose()?,
             kept: KeptGo::new(device, heads, sizes)?,
-            comparing: (needs().any(|n| n.alike))
-                .then(|| Comparing::new(device, n, heads.head_dim).map(Mutex::new))
-                .transpose()?,
+            query_sums: looking::query_sums(device, heads, needs().filter_map(|n| n.future))?,
+            asked: asked::Room::new(device, sizes, (n, heads.head_dim))?,
             bringing_rows: Bringing::new(device, Bringing::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             card,
@@ -238,7 +236,8 @@ impl<'a> CardReading<'a> {
             + self.ahead.as_ref().map_or(0, Carrier::bytes)
             + self.leaving.as_ref().map_or(0, Leaving::bytes)
             + self.kept.bytes()
-            + self.comparing.as_ref().map_or(0, comparing_bytes)
+            + self.query_sums.iter().map(|(_, s)| s.bytes()).sum::<u64>()
+            + asked::Room::bytes(&self.asked)
             + self.rope.bytes()
             + self.pass.bytes()
             + self.keys.bytes()
@@ -290,20 +289,21 @@ impl<'a> CardReading<'a> {
         Ok(())
     }
 
-    /// Projects a chunk's rows. Gives queries before RoPE `[count, q_heads, head_dim]` where they are wanted.
+    /// Projects a chunk's rows, and adds up queries before RoPE as `wanted`.
     pub(super) fn project(
         &mut self,
         chunk: &CardChunk<'_>,
-        raw: Option<&mut [f32]>,
+        wanted: impl Iterator<Item = Future>,
     ) -> Result<(), DeviceError> {
-        let (layer, count) = (chunk.layer, chunk.count);
+        let (layer, first, count) = (chunk.layer, chunk.first, chunk.count);
         let stream = (self.residual).enter(chunk.at..chunk.at + count, &chunk.next)?;
         self.card.project(layer, &stream, count, &mut self.pass)?;
-        let Some(raw) = raw else { return Ok(()) };
-        let queries = &mut self.queries;
-        self.card
-            .ready_queries(layer, count, Stand::RAW, &self.pass, queries)?;
-        self.bring_queries(count, raw)
+        let mut wanted = wanted.peekable();
+        if wanted.peek().is_some() {
+            let (card, pass, queries) = (self.card, &self.pass, &mut self.queries);
+            card.ready_queries(layer, count, Stand::RAW, pass, queries)?;
+        }
+        wanted.try_for_each(|future| self.add_queries(future, first..first + count))
     }
 
     /// The chunk's queries as they are now, `[count, q_heads, head_dim]`, on the host.

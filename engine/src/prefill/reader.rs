@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         for first in (known..prefix).step_by(chunk) {
             let rows = first..prefix.min(first + chunk);
             if self.card.is_some() {
-                measuring += self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+                self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
                 continue;
             }
             let pass = match &mut pass {
@@ -211,6 +211,7 @@ impl<'a> Reader<'a> {
             };
             measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
         }
+        self.bring_query_sums(&(known.min(prefix)..prefix))?;
         if self.repetition.is_some() {
             self.bring(prefix)?;
         }
@@ -240,8 +241,9 @@ impl<'a> Reader<'a> {
         if self.card.is_some() {
             for first in (prefix..n).step_by(chunk) {
                 let rows = first..n.min(first + chunk);
-                measuring += self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+                self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
             }
+            self.bring_query_sums(&(prefix..n))?;
             self.bring_column_sums()?;
         } else if rest > 0 {
             // In the same way whether or not the weights were just rearranged: an answer does not depend on it.

@@ -1,11 +1,30 @@
-//! What the last rows of a layer see, measured on the card that read it.
+//! What the last rows of a layer see, and what its queries are on the whole, measured on the card that read it.
+
+use std::ops::Range;
 
 use half::f16;
-use kept_cuda::{Buffer, DeviceError, Scores};
-use kept_kernels::{Normalise, words};
-use kept_policies::{Ramp, Softmax, Window};
+use kept_cuda::{Buffer, Device, DeviceError, QuerySums, Scores};
+use kept_kernels::{HeadShape, Normalise, words};
+use kept_policies::{Future, Ramp, Softmax, Window};
 
 use super::CardReading;
+use crate::observe::{Measured, counted, same_moments};
+
+/// Sums for each of `futures` that are not the same.
+pub(super) fn query_sums(
+    device: &Device,
+    heads: HeadShape,
+    futures: impl Iterator<Item = Future>,
+) -> Result<Vec<(Future, QuerySums)>, DeviceError> {
+    let mut all: Vec<(Future, QuerySums)> = Vec::new();
+    for future in futures {
+        if !all.iter().any(|(other, _)| same_moments(*other, future)) {
+            let shape = (heads.q_heads, heads.head_dim);
+            all.push((future, QuerySums::new(device, shape, future.covariance)?));
+        }
+    }
+    Ok(all)
+}
 
 impl CardReading<'_> {
     /// `out [q_heads, tokens]`: what the window sees.
@@ -80,6 +99,35 @@ impl CardReading<'_> {
         bits.clear();
         bits.resize(self.heads.kv_heads * tokens * words(rows), 0);
         self.marks.read(0, bits)
+    }
+
+    /// Adds the queries `rows` of the prompt, which are there before RoPE: those of them that `future` counts.
+    pub(super) fn add_queries(
+        &mut self,
+        future: Future,
+        rows: Range<usize>,
+    ) -> Result<(), DeviceError> {
+        let device = self.device();
+        let mut all = self.query_sums.iter_mut();
+        let own = all.find(|(other, _)| same_moments(*other, future));
+        let (_, sums) = own.expect("sums that were asked for");
+        device.add_queries(&self.queries, counted(future, rows), sums)
+    }
+
+    /// What the queries `rows` of the prompt came to, all of those since it was brought last, is added to `measured`.
+    pub(in crate::prefill) fn bring_query_sums(
+        &mut self,
+        rows: &Range<usize>,
+        measured: &mut Measured,
+    ) -> Result<(), DeviceError> {
+        for (future, there) in &mut self.query_sums {
+            if !counted(*future, rows.clone()).is_empty() {
+                measured.add_sums(*future, rows.clone(), |sums, products| {
+                    there.take(sums, products)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     fn last_queries(&self, rows: usize) -> Buffer<f16> {

@@ -50,6 +50,14 @@ impl Reader<'_> {
         }
     }
 
+    /// What the queries `rows` came to, all of those since it came last, comes to the host.
+    pub(super) fn bring_query_sums(&mut self, rows: &Range<usize>) -> Result<(), EngineError> {
+        if let Some(card) = &mut self.card {
+            card.bring_query_sums(rows, &mut self.scratch.measured)?;
+        }
+        Ok(())
+    }
+
     /// What all rows have seen comes to the host.
     pub(super) fn bring_column_sums(&mut self) -> Result<(), EngineError> {
         if let Some(card) = &mut self.card {
@@ -66,7 +74,7 @@ impl Reader<'_> {
         asked: &Asked,
         watch: &mut dyn Watch,
         stop: &Stop,
-    ) -> Result<Duration, EngineError> {
+    ) -> Result<(), EngineError> {
         let card = self.card.as_mut().expect("a reading on a card");
         let scratch = &mut self.scratch;
         let (first, count) = (rows.start, rows.len());
@@ -94,21 +102,14 @@ impl Reader<'_> {
             observed: rows.end - asked.window_from.clamp(first, rows.end),
             column_sums: asked.column_sums,
         };
-        let mut measuring = Duration::ZERO;
-        let raw = scratch.measured.takes_queries();
-        let q = &mut scratch.q[..count * self.heads.q_heads * self.heads.head_dim];
-        card.project(&chunk, raw.then_some(&mut *q))?;
-        if raw {
-            let started = Instant::now();
-            scratch.measured.add(q, first);
-            measuring += started.elapsed();
-        }
+        card.project(&chunk, scratch.measured.futures())?;
         card.store(&chunk)?;
         let leaves = self.prefix.writes() && first < document;
         if leaves {
             card.pack(&chunk)?;
         }
         if self.prefix.wants_queries(&rows) {
+            let q = &mut scratch.q[..count * self.heads.q_heads * self.heads.head_dim];
             card.bring_queries(count, q)?;
             self.prefix.hear_queries(first, q);
         }
@@ -120,7 +121,7 @@ impl Reader<'_> {
         }
         card.wait()?;
         self.tally.passed(count, watch);
-        Ok(measuring)
+        Ok(())
     }
 
     /// Runs the tokens `rows` through a layer, which those before them have passed already or are known of. Gives the time that

@@ -3,15 +3,16 @@
 use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_models::RopeTable;
 use kept_policies::{
-    BelowAverage, MostAlike, Observation, Policy, Pos, Positions, Retention, Softmax,
+    BelowAverage, HostRows, Needs, Observation, Policy, Pos, Positions, PromptRows, Retention,
+    Softmax,
 };
 
 use super::Reader;
 use crate::EngineError;
 use crate::compact::{CompactLayer, Gather};
 use crate::decode::room_of;
-use crate::observe::{Alike, LastQueries, ramp_weights};
-use crate::prefill::card::CardAlike;
+use crate::observe::{LastQueries, host_rows, ramp_weights};
+use crate::prefill::card::CardRows;
 use crate::prefill::check::check;
 use crate::shape::attention_scale;
 
@@ -73,17 +74,16 @@ impl Reader<'_> {
         let (n, positions) = (sizes.entering[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
         let needs = policy.needs(layer);
-        let needs_rows = needs.rows && !self.scored;
-        // A card compares by itself.
-        let looks = needs_rows || (needs.alike && self.card.is_none());
-        // A method that looks at keys and re-assigns positions looks at them as they will be stored: before RoPE.
+        // A card answers by itself.
+        let looks = needs.copies || (needs.rows && self.card.is_none());
+        // A method that asks about keys and re-assigns positions does so as they will be stored: before RoPE.
         let before_rope = positions == Positions::Reassigned;
         let raw = looks && before_rope;
-        if needs_rows {
+        if needs.copies {
             self.bring_all(n)?;
         }
         self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
-        self.score_alone(layer, policy);
+        self.score_alone((model_layer, layer), policy)?;
         if raw {
             match self.sizes.len() {
                 // Nobody looks at them afterwards.
@@ -98,19 +98,17 @@ impl Reader<'_> {
             Some(keys) if raw => keys,
             _ => &self.scratch.keys,
         };
-        let comparing = (self.card.as_ref()).filter(|_| needs.alike);
-        let comparing = comparing.map(|card| card.alike(model_layer, before_rope));
-        let here = Alike::of(keys, &self.scratch.values);
-        let alike: &dyn MostAlike = match &comparing {
-            Some(there) => there,
-            None => &here,
+        let there = self.rows_on_card(model_layer, before_rope, &needs);
+        let here = host_rows(keys, &self.scratch.values);
+        let rows = Rows {
+            copies: needs.copies.then_some(keys),
+            asked: needs.rows.then_some(asked(&there, &here)),
         };
-        let alike = needs.alike.then_some(alike);
-        let observation = self.observation(layer, which, needs_rows.then_some(keys), alike);
+        let observation = self.observation(layer, which, rows);
         let retention = policy.select(&observation, sizes.rows[layer]);
         let spreads = policy.spreads(&observation, &retention);
         let passed = policy.pass_on(&observation);
-        comparing.map_or(Ok(()), CardAlike::check)?;
+        there.map_or(Ok(()), CardRows::check)?;
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
         let copied = spreads.is_empty() && sizes.tables[layer].is_none();
         let stays = sizes.rows_on_card;
@@ -187,22 +185,40 @@ impl Reader<'_> {
     }
 
     /// The scores that the method gives the document whatever stands behind it, where the vault waits for them.
-    fn score_alone(&mut self, layer: usize, policy: &dyn Policy) {
-        let Some(alone) = self.sizes[0].needs[layer].alone else {
-            return;
+    fn score_alone(
+        &mut self,
+        (model_layer, layer): (usize, usize),
+        policy: &dyn Policy,
+    ) -> Result<(), EngineError> {
+        let needs = self.sizes[0].needs[layer];
+        let Some(alone) = needs.alone else {
+            return Ok(());
         };
         if !self.prefix.awaits(alone) {
-            return;
+            return Ok(());
         }
         let ranks = policy.ranks().expect("who has scores ranks by them");
-        let scores =
-            ranks.token_scores(&self.observation(layer, 0, Some(&self.scratch.keys), None));
+        let there = self.rows_on_card(model_layer, false, &needs);
+        let here = host_rows(&self.scratch.keys, &self.scratch.values);
+        let rows = Rows {
+            copies: None,
+            asked: Some(asked(&there, &here)),
+        };
+        let scores = ranks.token_scores(&self.observation(layer, 0, rows));
+        there.map_or(Ok(()), CardRows::check)?;
         self.prefix.end_scored(&scores);
         let n = self.sizes[0].entering[layer];
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
             known[..head.len()].copy_from_slice(head);
         }
         self.scored = true;
+        Ok(())
+    }
+
+    /// The card's rows of the model's layer that was just read, where it has them and the method asks about rows.
+    fn rows_on_card(&self, model_layer: usize, raw: bool, needs: &Needs) -> Option<CardRows<'_>> {
+        let card = self.card.as_ref().filter(|_| needs.rows);
+        card.map(|card| card.rows(model_layer, raw))
     }
 
     /// Measures what the only method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`,
@@ -214,27 +230,19 @@ impl Reader<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let rotated = self.of.rope.of_layer(model_layer).is_some();
-        if policy.needs(layer).rows {
-            self.bring_all(self.sizes[0].entering[layer])?;
-        }
+        let needs = policy.needs(layer);
+        assert!(!needs.rows && !needs.copies, "a survey asks about no rows");
         self.measure(layer, 0, rotated, policy.among(), stop)?;
-        let keys = policy.needs(layer).rows.then_some(&self.scratch.keys);
-        policy.survey(&self.observation(layer, 0, keys, None));
+        policy.survey(&self.observation(layer, 0, Rows::default()));
         Ok(())
     }
 
-    /// What was measured in `layer` for method number `which`, with these keys and the values if it asked for them, or who compares them.
-    fn observation<'o>(
-        &'o self,
-        layer: usize,
-        which: usize,
-        keys: Option<&'o RowStore>,
-        alike: Option<&'o dyn MostAlike>,
-    ) -> Observation<'o> {
+    /// What was measured in `layer` for method number `which`, and of rows what it asked for.
+    fn observation<'o>(&'o self, layer: usize, which: usize, rows: Rows<'o>) -> Observation<'o> {
         let (sizes, scratch) = (&self.sizes[which], &self.scratch);
         let (needs, measured) = (sizes.needs[layer], &scratch.measured);
         assert!(
-            keys.is_none() || sizes.layer_rows() == sizes.tokens,
+            rows.copies.is_none() || sizes.layer_rows() == sizes.tokens,
             "a method that looks at keys and values does not have the document repeated"
         );
         let repetition = self.repetition.as_ref();
@@ -256,9 +264,9 @@ impl Reader<'_> {
                 .or((needs.reread.is_some() && !self.known_scores.is_empty())
                     .then_some(&self.known_scores)),
             scored: (needs.alone.is_some() && self.scored).then_some(&self.known_scores),
-            keys: keys.map(RowStore::as_slice),
-            values: keys.map(|_| scratch.values.as_slice()),
-            alike,
+            keys: rows.copies.map(RowStore::as_slice),
+            values: rows.copies.map(|_| scratch.values.as_slice()),
+            rows: rows.asked,
         }
     }
 
@@ -340,6 +348,23 @@ impl Reader<'_> {
             window_scores(&task, &mut scratch.window_scores, stop)?;
         }
         Ok(())
+    }
+}
+
+/// What a method is shown of rows.
+#[derive(Default)]
+struct Rows<'o> {
+    /// Keys; with them it sees the values.
+    copies: Option<&'o RowStore>,
+    /// Who answers about them.
+    asked: Option<&'o dyn PromptRows>,
+}
+
+/// Who answers: the card that has the rows, or the host.
+fn asked<'o>(there: &'o Option<CardRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn PromptRows {
+    match there {
+        Some(there) => there,
+        None => here,
     }
 }
 

@@ -1,0 +1,106 @@
+//! What methods ask about the keys and values of a prompt, wherever these lie: on a graphics card nobody shows them.
+
+use std::ops::Range;
+
+use kept_kernels::{most_alike, quadratic_forms};
+
+use crate::heads::in_parts;
+
+/// Keys and values of one layer of a prompt; keys as the method stores them: after RoPE at original positions, or before RoPE where it
+/// re-assigns positions.
+pub trait PromptRows: std::fmt::Debug + Sync {
+    /// For each of `tokens` the first of `others` (one at least) whose key and value in kv head `head` are most like its own, by the product
+    /// of both cosines: written to `best [tokens]` as its index among `others` and the product.
+    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]);
+
+    /// How far each of the first keys of kv head `head` points away from the others, `scores [..]`: minus its cosine with the mean direction of the
+    /// first `document` keys.
+    fn apart(&self, head: usize, document: usize, scores: &mut [f32]);
+
+    /// Of each of the keys `tokens` of kv head `head` its product with `linear [head_dim]`, and with the symmetric `matrix [head_dim,
+    /// head_dim]` from both sides: `out [tokens]`.
+    fn forms(
+        &self,
+        head: usize,
+        tokens: Range<usize>,
+        of: (&[f32], Option<&[f32]>),
+        out: &mut [f32],
+    );
+
+    /// How long each of the values `tokens` of kv head `head` is: `lengths [tokens]`.
+    fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]);
+}
+
+/// Keys and values in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct HostRows<'a> {
+    /// `[kv_heads, rows, head_dim]`, of which the first ones of each head are the prompt's.
+    pub keys: &'a [f32],
+    /// As `keys`.
+    pub values: &'a [f32],
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Numbers of a row.
+    pub head_dim: usize,
+}
+
+/// Below this a key has no direction.
+const NO_LENGTH: f64 = 1e-12;
+
+impl<'a> HostRows<'a> {
+    /// Keys and values of one kv head, `[rows, head_dim]` each.
+    fn of_head(&self, head: usize) -> [&'a [f32]; 2] {
+        let size = self.keys.len() / self.kv_heads;
+        [self.keys, self.values].map(|rows| &rows[head * size..][..size])
+    }
+}
+
+impl PromptRows for HostRows<'_> {
+    /// # Panics
+    /// As [`kept_kernels::most_alike`].
+    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
+        most_alike(self.of_head(head), self.head_dim, tokens, others, best);
+    }
+
+    fn apart(&self, head: usize, document: usize, scores: &mut [f32]) {
+        let [keys, _] = self.of_head(head);
+        let dim = self.head_dim;
+        let length =
+            |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt().max(NO_LENGTH);
+        let of_key = |key: &[f32]| length(&mut key.iter().map(|&x| f64::from(x)));
+        let mut mean = vec![0.0f64; dim];
+        for key in keys.chunks_exact(dim).take(document) {
+            let length = of_key(key);
+            let pairs = mean.iter_mut().zip(key);
+            pairs.for_each(|(m, &x)| *m += f64::from(x) / length / document as f64);
+        }
+        let mean_length = length(&mut mean.iter().copied());
+        for (key, score) in keys.chunks_exact(dim).zip(scores) {
+            let dot: f64 = key.iter().zip(&mean).map(|(&x, m)| f64::from(x) * m).sum();
+            *score = -(dot / of_key(key) / mean_length) as f32;
+        }
+    }
+
+    fn forms(
+        &self,
+        head: usize,
+        tokens: Range<usize>,
+        (linear, matrix): (&[f32], Option<&[f32]>),
+        out: &mut [f32],
+    ) {
+        let [keys, _] = self.of_head(head);
+        let keys = &keys[tokens.start * self.head_dim..tokens.end * self.head_dim];
+        quadratic_forms(keys, linear, matrix, out);
+    }
+
+    fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
+        let ([_, values], dim) = (self.of_head(head), self.head_dim);
+        let found = in_parts(tokens.len(), dim, |first, lengths| {
+            let values = values[(tokens.start + first) * dim..].chunks_exact(dim);
+            for (value, length) in values.zip(lengths) {
+                *length = value.iter().map(|x| x * x).sum::<f32>().sqrt();
+            }
+        });
+        lengths.copy_from_slice(&found);
+    }
+}
