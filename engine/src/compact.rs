@@ -24,7 +24,7 @@ use kept_policies::{Pos, Positions, Retention, Row, Spill};
 use crate::classes::Classes;
 
 pub use cache::CompactCache;
-pub(crate) use gather::{EXACT, Gather, Stored};
+pub(crate) use gather::{EXACT, Gather, Stored, together};
 pub(crate) use state::{snapshot_positions, snapshot_rows};
 
 /// What a method has changed in a layer, for whoever has a copy of it.
@@ -91,6 +91,7 @@ impl CompactLayer {
             places: None,
             unrotate: None,
             spreads: &[],
+            left: None,
             merged: false,
         };
         gather.layer(&mut Vec::new())
@@ -150,6 +151,7 @@ impl CompactLayer {
             places: None,
             unrotate: None,
             spreads: &[],
+            left: None,
             merged: false,
         };
         Self {

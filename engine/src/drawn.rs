@@ -51,6 +51,7 @@ pub fn drawn_cache(
                     places: Some(&positions),
                     unrotate: None,
                     spreads: &[],
+                    left: None,
                     merged: false,
                 };
                 let compact = gather.layer(&mut gathered);

@@ -121,6 +121,8 @@ pub(crate) struct Sizes {
     pub(crate) rows_on_card: bool,
     /// Whether they may: kept rows are copies, and this method's alone.
     may_stay: bool,
+    /// Whether evicted tokens leave their values to kept ones.
+    pub(crate) spreads: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -177,6 +179,7 @@ impl Sizes {
             ahead: 0,
             rows_on_card: false,
             may_stay: model.card().is_some() && !policy.spreads_values(),
+            spreads: policy.spreads_values(),
             replaced: Vec::new(),
             settled: false,
             rows,

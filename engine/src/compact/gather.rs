@@ -76,8 +76,16 @@ pub(crate) struct Gather<'a> {
     pub(crate) unrotate: Option<&'a RopeTable>,
     /// What evicted tokens leave to the values of kept ones.
     pub(crate) spreads: &'a [Spread],
+    /// `[groups, head_dim]`: what each group of `spreads` comes to ([`together`]), where these are added up already.
+    pub(crate) left: Option<&'a [f32]>,
     /// Whether the rows of classes are merged already, each in its centre's place.
     pub(crate) merged: bool,
+}
+
+/// Neighbours that go leave theirs to the same tokens: together, so that these are passed once for all of them.
+pub(crate) fn together(spreads: &[Spread]) -> impl Iterator<Item = &[Spread]> {
+    let to = |spread: &Spread| (spread.head, spread.first, spread.count);
+    spreads.chunk_by(move |one, next| to(one) == to(next))
 }
 
 /// One kv head's keys or values.
@@ -266,20 +274,23 @@ impl Gather<'_> {
                 }
             }
             Side::Values => {
-                // Neighbours that go leave theirs to the same tokens: together, so that these are passed once for all of them.
-                let to = |spread: &Spread| (spread.head, spread.first, spread.count);
-                let together = self.spreads.chunk_by(|one, next| to(one) == to(next));
-                let mut left = vec![0.0; dim];
-                for spreads in together.filter(|spreads| spreads[0].head == head) {
-                    left.fill(0.0);
-                    for spread in spreads {
-                        let value = source.row(head, spread.from.0 as usize);
-                        let both = left.iter_mut().zip(value);
-                        both.for_each(|(sum, x)| *sum += spread.weight * x);
+                let mut sum = vec![0.0; dim];
+                let groups = together(self.spreads).enumerate();
+                for (number, spreads) in groups.filter(|(_, spreads)| spreads[0].head == head) {
+                    match self.left {
+                        Some(left) => sum.copy_from_slice(&left[number * dim..][..dim]),
+                        None => {
+                            sum.fill(0.0);
+                            for spread in spreads {
+                                let value = source.row(head, spread.from.0 as usize);
+                                let both = sum.iter_mut().zip(value);
+                                both.for_each(|(sum, x)| *sum += spread.weight * x);
+                            }
+                        }
                     }
-                    let (_, first, count) = to(&spreads[0]);
+                    let Spread { first, count, .. } = spreads[0];
                     for row in rows[first * dim..][..count * dim].chunks_exact_mut(dim) {
-                        row.iter_mut().zip(&left).for_each(|(sum, x)| *sum += x);
+                        row.iter_mut().zip(&sum).for_each(|(x, left)| *x += left);
                     }
                 }
             }

@@ -97,6 +97,7 @@ fn evicted_values_are_left_to_kept_ones() {
             places: None,
             unrotate: None,
             spreads: &[spread],
+            left: None,
             merged: false,
         };
         gather.layer(&mut Vec::new())
@@ -195,6 +196,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         places: None,
         unrotate: None,
         spreads: &[],
+        left: None,
         merged: false,
     };
     let mut layer = gather.layer(&mut Vec::new());
@@ -294,6 +296,7 @@ fn books_without_rows_are_those_of_the_rows() {
                 places: None,
                 unrotate: None,
                 spreads: &[],
+                left: None,
                 merged: false,
             };
             let whole = gather.layer(&mut Vec::new());

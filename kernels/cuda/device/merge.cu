@@ -1,5 +1,6 @@
 // Tokens that share a row of the compact cache (EMS, eq. 7): the weighted mean of their values, and of their keys' directions, each turned back
-// to before RoPE where positions are re-assigned. A class of one is its token's row as it is.
+// to before RoPE where positions are re-assigned. A class of one is its token's row as it is. And the weighted sums of values that evicted tokens leave
+// to kept ones (CaM, eq. 14).
 //
 //   operations  4 * DIM a member and side, 6 more a number that is turned back
 //   bytes       each member's row once (2 * DIM; the second look that a direction takes is out of the first-level cache), each class's once
@@ -14,6 +15,7 @@ struct Merge {
     const float* cos;         // [positions, rope_dim / 2] or null
     const float* sin;
     void* numbers;            // [classes, dim], f16
+    float* sums;              // [classes, dim] or null: sums in place of means, also of a class of one
     uint32_t head, classes, capacity, dim, rope_dim;
     uint32_t neighbours;
 };
@@ -27,7 +29,7 @@ KEPT_KERNEL(128, merge, Merge) {
         return;
     }
     const uint32_t first = p.starts[row], end = p.starts[row + 1], columns = p.cos != nullptr ? p.rope_dim / 2 : 0;
-    const bool alone = end - first == 1;
+    const bool alone = p.sums == nullptr && end - first == 1;
     for (uint32_t i = lane; i < p.dim; i += LANES) {
         x[i] = 0.0f;
     }
@@ -61,6 +63,12 @@ KEPT_KERNEL(128, merge, Merge) {
         }
     }
     warp_barrier();
+    if (p.sums != nullptr) {
+        for (uint32_t i = lane; i < p.dim; i += LANES) {
+            p.sums[(size_t)row * p.dim + i] = x[i];
+        }
+        return;
+    }
     for (uint32_t i = lane; i < p.dim; i += LANES) {
         x[i] = x[i] / total;
     }

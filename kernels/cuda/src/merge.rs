@@ -30,6 +30,7 @@ struct MergeParameters {
     cos: Address,
     sin: Address,
     numbers: Address,
+    sums: Address,
     head: u32,
     classes: u32,
     capacity: u32,
@@ -69,6 +70,11 @@ impl Merging {
         self.starts.len() - 1
     }
 
+    /// Members that there is room for.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
     /// Takes classes, each with its members' rows and weights.
     ///
     /// # Panics
@@ -101,6 +107,33 @@ impl Merging {
         self.weights.write(0, &weights)
     }
 
+    /// For these classes of rows of `head` of `source`, to nowhere.
+    fn parameters(&self, source: &LayerRows, head: usize) -> MergeParameters {
+        let (heads, dim) = source.heads();
+        assert!(
+            head < heads && self.members.end() <= source.capacity(),
+            "head {head} of {heads}, members below {}",
+            source.capacity()
+        );
+        MergeParameters {
+            source: source.data.address(),
+            starts: self.starts.address(),
+            members: self.members.address(),
+            weights: self.weights.address(),
+            lengths: 0,
+            cos: 0,
+            sin: 0,
+            numbers: 0,
+            sums: 0,
+            head: head as u32,
+            classes: self.classes as u32,
+            capacity: source.capacity() as u32,
+            dim: dim as u32,
+            rope_dim: 0,
+            neighbours: 0,
+        }
+    }
+
     /// How long the members' keys are that were merged last, `lengths [members]` in their order.
     ///
     /// # Panics
@@ -124,18 +157,17 @@ impl Device {
         mean: &Mean<'_>,
         target: &mut KeptRows,
     ) -> Result<(), DeviceError> {
-        let (heads, dim) = source.heads();
-        let classes = merging.classes;
+        let (_, dim) = source.heads();
         assert_eq!(
             (target.kind, target.head_dim()),
             (RowKind::F16, dim),
             "merged rows are halves, of the same heads"
         );
         assert!(
-            head < heads && classes <= target.narrow && merging.members.end() <= source.capacity(),
-            "head {head} of {heads}, {classes} classes in {} rows, members below {}",
-            target.narrow,
-            source.capacity()
+            merging.classes <= target.narrow,
+            "{} classes in {} rows",
+            merging.classes,
+            target.narrow
         );
         let (angles, lengths) = match mean {
             Mean::OfKeys(angles) => (angles.as_ref(), merging.lengths.address()),
@@ -145,27 +177,51 @@ impl Device {
             angles.check(merging.members.end(), dim);
         }
         let parameters = MergeParameters {
-            source: source.data.address(),
-            starts: merging.starts.address(),
-            members: merging.members.address(),
-            weights: merging.weights.address(),
             lengths,
             cos: angles.map_or(0, |a| a.cos.address()),
             sin: angles.map_or(0, |a| a.sin.address()),
             numbers: target.numbers().address(),
-            head: head as u32,
-            classes: classes as u32,
-            capacity: source.capacity() as u32,
-            dim: dim as u32,
             rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
             neighbours: angles.map_or(0, Angles::neighbours),
+            ..merging.parameters(source, head)
         };
+        // SAFETY: there is room for what comes out, and angles for all positions.
+        unsafe { self.launch_merge(&parameters) }
+    }
+
+    /// The weighted sum of each class's rows of `head` of `source`, as they are: `sums [classes, head_dim]`.
+    ///
+    /// # Panics
+    /// When shapes do not fit.
+    pub fn add_up(
+        &self,
+        (source, head): (&LayerRows, usize),
+        merging: &Merging,
+        sums: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let (_, dim) = source.heads();
+        assert!(
+            merging.classes * dim <= sums.len(),
+            "sums are [classes {}, dim {dim}]",
+            merging.classes
+        );
+        let parameters = MergeParameters {
+            sums: sums.address(),
+            ..merging.parameters(source, head)
+        };
+        // SAFETY: there is room for what comes out.
+        unsafe { self.launch_merge(&parameters) }
+    }
+
+    /// # Safety
+    /// As [`Device::launch`]; parameters begin as [`Merging::parameters`].
+    unsafe fn launch_merge(&self, parameters: &MergeParameters) -> Result<(), DeviceError> {
         let geometry = Geometry {
-            grid: [classes.div_ceil(4) as u32, 1, 1],
+            grid: [parameters.classes.div_ceil(4), 1, 1],
             block: [128, 1, 1],
-            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
+            shared_bytes: 4 * parameters.dim * size_of::<f32>() as u32,
         };
-        // SAFETY: lengths were checked, and how far the indices reach; starts ascend within the members.
-        unsafe { self.launch("merge", geometry, &parameters) }
+        // SAFETY: how far the indices reach was checked, and starts ascend within the members; the rest is the caller's promise.
+        unsafe { self.launch("merge", geometry, parameters) }
     }
 }

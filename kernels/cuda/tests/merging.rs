@@ -229,6 +229,20 @@ fn classes_are_the_mean_of_their_members() {
                         check(Mean::OfKeys(angles), plain, true);
                     });
                     check(Mean::OfValues, &host_values, false);
+                    let mut sums = device.room(classes.len() * dim).expect("room");
+                    device
+                        .add_up((&values, head), &merging, &mut sums)
+                        .expect("it runs");
+                    let found: Vec<f32> = sums.to_vec().expect("read");
+                    for (members, found) in classes.iter().zip(found.chunks_exact(dim)) {
+                        let mut expected = vec![0.0; dim];
+                        for &(row, weight) in members {
+                            let row = host_values.row(head, row as usize);
+                            let pairs = expected.iter_mut().zip(row);
+                            pairs.for_each(|(sum, x)| *sum += weight * x);
+                        }
+                        close(found, &expected, 2e-5, "sums");
+                    }
                     let mut lengths = vec![f32::NAN; all];
                     merging.lengths(&mut lengths).expect("read");
                     let rows = classes.iter().flatten().map(|&(row, _)| row as usize);

@@ -4,17 +4,24 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    Angles, Bringing, CardCache, Device, DeviceError, Indices, Keeping, Kept, KeptRows, LayerRoom,
-    LayerRows, Mean, Merging, RowKind,
+    Angles, Bringing, Buffer, CardCache, Device, DeviceError, Indices, Keeping, Kept, KeptRows,
+    LayerRoom, LayerRows, Mean, Merging, RowKind,
 };
 use kept_kernels::{HeadShape, RowStore};
-use kept_policies::{MergedHead, Pos};
+use kept_policies::{MergedHead, Pos, Spread};
 
 use super::CardReading;
+use crate::compact::together;
 use crate::sizes::Sizes;
 
 /// Kept rows that come to the host at a time.
 const AT_ONCE: usize = 1024;
+
+/// Values that are added up at a time, of all that are left to others.
+const LEFT_AT_ONCE: usize = 1 << 16;
+
+/// Values of a sum that one warp adds up.
+const LEFT_TOGETHER: usize = 256;
 
 /// Kept rows that are copied at a time on the card: what is sent of each is where it goes.
 const COPIED_AT_ONCE: usize = 1 << 15;
@@ -33,8 +40,10 @@ pub(super) struct ToHost {
     at: Indices,
     /// `[AT_ONCE]`: and whose.
     heads: Indices,
-    /// Classes of tokens that share a row, where a method makes such.
+    /// Tokens that share a row, or leave their values to others, where a method makes such.
     merging: Option<Merging>,
+    /// `[AT_ONCE, head_dim]`: what values come to that are left to others.
+    sums: Option<Buffer<f32>>,
     bringing: Bringing<u8>,
 }
 
@@ -52,6 +61,8 @@ impl KeptGo {
         sizes: &[Sizes],
     ) -> Result<Self, DeviceError> {
         let entries = sizes.iter().map(Sizes::max_entries).max().unwrap_or(0);
+        let spreads = sizes.iter().any(|sizes| sizes.spreads);
+        let members = entries.max(if spreads { LEFT_AT_ONCE } else { 0 });
         let sizes = &sizes[0];
         if sizes.rows_on_card {
             let rows = heads.kv_heads * sizes.tokens;
@@ -65,9 +76,10 @@ impl KeptGo {
             rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
             at: Indices::zeros(device, AT_ONCE)?,
             heads: Indices::zeros(device, AT_ONCE)?,
-            merging: (entries > 0)
-                .then(|| Merging::new(device, AT_ONCE, entries))
+            merging: (members > 0)
+                .then(|| Merging::new(device, AT_ONCE, members))
                 .transpose()?,
+            sums: spreads.then(|| device.room(AT_ONCE * dim)).transpose()?,
             bringing: Bringing::new(device, AT_ONCE * dim * size_of::<f16>())?,
         })))
     }
@@ -80,6 +92,7 @@ impl KeptGo {
                     + way.at.bytes()
                     + way.heads.bytes()
                     + way.merging.as_ref().map_or(0, Merging::bytes)
+                    + way.sums.as_ref().map_or(0, Buffer::bytes)
             }
             Self::ToCache(way) => {
                 way.keeping.bytes() + way.cache.as_ref().map_or(0, CardCache::bytes)
@@ -172,6 +185,50 @@ impl ToHost {
     }
 }
 
+impl ToHost {
+    /// What each group of `spreads` comes to, `[groups, head_dim]`: the weighted sum of its values.
+    fn bring_left(
+        &mut self,
+        device: &Device,
+        values: &LayerRows,
+        (spreads, dim): (&[Spread], usize),
+    ) -> Result<Vec<f32>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that spreads values");
+        let sums = self.sums.as_mut().expect("a method that spreads values");
+        let groups: Vec<&[Spread]> = together(spreads).collect();
+        let mut left = vec![0.0; groups.len() * dim];
+        let mut found = vec![0.0; AT_ONCE * dim];
+        // Long groups in pieces, for several warps.
+        let groups = groups.into_iter().enumerate();
+        let pieces = groups.flat_map(|(group, spreads)| {
+            let pieces = spreads.chunks(LEFT_TOGETHER);
+            pieces.map(move |piece| (group, piece))
+        });
+        let pieces: Vec<(usize, &[Spread])> = pieces.collect();
+        let mut rest = pieces.as_slice();
+        while let Some((_, [first, ..])) = rest.first() {
+            let (head, mut members) = (first.head, 0);
+            let fits = |(_, piece): &&(usize, &[Spread])| {
+                members += piece.len();
+                piece[0].head == head && members <= merging.members()
+            };
+            let fitting = rest.iter().take(merging.classes()).take_while(fits).count();
+            let (some, others) = rest.split_at(fitting);
+            rest = others;
+            let given = |spread: &Spread| (spread.from.0, spread.weight);
+            merging.set(some.iter().map(|(_, piece)| piece.iter().map(given)))?;
+            device.add_up((values, head), merging, sums)?;
+            let found = &mut found[..some.len() * dim];
+            sums.read(0, found)?;
+            for ((group, _), sum) in some.iter().zip(found.chunks_exact(dim)) {
+                let pairs = left[group * dim..][..dim].iter_mut().zip(sum);
+                pairs.for_each(|(left, x)| *left += x);
+            }
+        }
+        Ok(left)
+    }
+}
+
 /// What was gathered in `rows` becomes the rows `which` on the host.
 fn take(
     rows: &KeptRows,
@@ -209,6 +266,21 @@ impl CardReading<'_> {
             panic!("kept rows stay on the card");
         };
         way.bring(device, kept, [(&self.keys, keys), (&self.values, values)])
+    }
+
+    /// What each group of `spreads` comes to, `[groups, head_dim]`.
+    ///
+    /// # Panics
+    /// Where kept rows stay on the card, or no method spreads values.
+    pub(in crate::prefill) fn bring_left(
+        &mut self,
+        spreads: &[Spread],
+    ) -> Result<Vec<f32>, DeviceError> {
+        let (device, dim) = (self.device(), self.heads.head_dim);
+        let KeptGo::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the card");
+        };
+        way.bring_left(device, &self.values, (spreads, dim))
     }
 
     /// Copies rows of the layer into the next one of the cache, which has this `room` for them: slot i of head h takes the row

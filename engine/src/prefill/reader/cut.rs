@@ -110,7 +110,11 @@ impl Reader<'_> {
         let passed = policy.pass_on(&observation);
         there.map_or(Ok(()), CardRows::check)?;
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
-        let copied = spreads.is_empty() && sizes.tables[layer].is_none();
+        let left = match &mut self.card {
+            Some(card) if !spreads.is_empty() => Some(card.bring_left(&spreads)?),
+            _ => None,
+        };
+        let copied = (spreads.is_empty() || left.is_some()) && sizes.tables[layer].is_none();
         let stays = sizes.rows_on_card;
         assert!(copied || !stays, "only copies stay on a card");
         let merged = match (&retention, &mut self.card) {
@@ -141,6 +145,7 @@ impl Reader<'_> {
             // Keys of a method that re-assigns positions are stored before RoPE.
             unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
             spreads: &spreads,
+            left: left.as_deref(),
             merged: merged.is_some(),
         };
         let compact = match stays {

@@ -1,5 +1,5 @@
-//! Tokens that share rows, on a graphics card: they are compared and merged where they lie, what comes to the host are the rows of classes, and other
-//! methods that look at the same layer see it as it is.
+//! Methods that ask about rows, merge them or leave them to others, on a graphics card: it is answered, merged and added up where rows lie, what comes
+//! to the host is what was asked and kept, and other methods that look at the same layer see it as it is.
 
 mod cards;
 
@@ -40,9 +40,20 @@ fn alone(model: &Model, (name, set, budget): (&str, &str, usize), ids: &[u32]) -
     answer(model, &rope, &mut *policy, read)
 }
 
-/// Of a prompt of several hundred tokens a layer's rows are not brought: what is seen of them, and the classes' rows, are.
+/// Bytes that come of each layer, besides the kept rows and the last row of the residual stream.
+struct Numbers {
+    /// Of each token and query head.
+    of_query_heads: usize,
+    /// Of each token and kv head.
+    of_heads: usize,
+    /// Whatever the number of tokens.
+    besides: usize,
+}
+
+/// Of a prompt of several hundred tokens a layer's rows are not brought, whatever a method does with them: what it is told of them comes, and what
+/// it keeps.
 #[test]
-fn the_rows_of_classes_travel_and_no_others() {
+fn what_methods_ask_about_rows_comes_and_not_the_rows() {
     let file = tiny(&quick("llama", 2));
     let (card, meter) = limited(1 << 30);
     let there = on_card(open(&file.path), &card);
@@ -50,27 +61,45 @@ fn the_rows_of_classes_travel_and_no_others() {
     let (tokens, budget) = (600, 60);
     let ids = ids(tokens, config.vocab);
     let rope = RopeTable::new(config, ids.len() + STEPS);
-    for set in ["w=8", "w=8,positions=reassigned"] {
-        let mut policy = policy("ems", set);
+    let (q_heads, heads, dim) = (config.q_heads, config.kv_heads, config.head_dim);
+    let seen = |of_query_heads, of_heads, besides| Numbers {
+        of_query_heads,
+        of_heads,
+        besides,
+    };
+    // The window's view and all rows'; of the tokens that may be merged the best, how alike and how long.
+    let merged = seen(8, 0, 3 * 4 * heads * 4 * budget);
+    // The means of 256 tokens each.
+    let directions = seen(0, 4, 4 * heads * 3 * dim);
+    // A logit, the value's length, and what queries are on the whole.
+    let expected = seen(4, 4, 8 * q_heads * dim * (dim + 1));
+    // The window's view, and what is left between two kept rows, in pieces of 256 tokens.
+    let left = seen(4, 0, 4 * heads * dim * (budget + 1 + tokens / 256));
+    for (name, set, numbers) in [
+        ("ems", "w=8", &merged),
+        ("ems", "w=8,positions=reassigned", &merged),
+        ("keydiff", "", &directions),
+        ("expected_attention", "", &expected),
+        ("cam", "base=snapkv,w=8", &left),
+    ] {
+        let mut policy = policy(name, set);
         let (_, before) = meter.carried();
         let read = Prefill::new(&there, &ids, &mut *policy, budget, STEPS, &rope)
             .with_cache(CACHE)
             .run(&mut |_| (), &Stop::new())
-            .expect("a reading");
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let brought = (meter.carried().1 - before) as usize;
         let merged: usize = read.map.merged.iter().flatten().map(Vec::len).sum();
-        assert!(merged > 0, "{set}: nothing was merged");
-        let (layers, heads) = (config.kinds.len(), config.kv_heads);
-        let rows = |count: usize| 2 * 2 * layers * heads * config.head_dim * count;
-        // What the window and all rows see of each token; of the tokens that may be merged the best, how alike and how long.
-        let seen = 2 * 4 * layers * config.q_heads * tokens + 3 * 4 * layers * heads * 4 * budget;
-        let last = 4 * config.width;
+        assert_eq!(merged > 0, name == "ems", "{set}: {merged} are merged");
+        let rows = |count: usize| 2 * 2 * config.kinds.len() * heads * dim * count;
+        let of_tokens = q_heads * numbers.of_query_heads + heads * numbers.of_heads;
+        let told = config.kinds.len() * (of_tokens * tokens + numbers.besides);
         assert!(
-            brought <= rows(budget) + seen + last,
-            "{set}: {brought} bytes came, of rows {} and of what is seen {seen}",
+            brought <= rows(budget) + told + 4 * config.width,
+            "{name} {set}: {brought} bytes came, {} of kept rows and {told} of what is told",
             rows(budget)
         );
-        assert!(brought < rows(tokens), "{set}: as much as all rows");
+        assert!(brought < rows(tokens), "{name} {set}: as much as all rows");
     }
 }
 
@@ -86,6 +115,7 @@ fn methods_beside_one_that_merges_keep_their_own_rows() {
         ("snapkv", "w=8", 40),
         ("ems", "w=8,positions=reassigned", 40),
         ("keydiff", "", 40),
+        ("expected_attention", "", 40),
         ("ems", "w=12", 50),
         ("cam", "base=snapkv,w=8", 40),
     ];
