@@ -152,11 +152,11 @@ fn sums_of_queries_are_added_up_and_taken() {
                             for (at, x) in query.iter().enumerate() {
                                 expected[at] += f64::from(*x);
                             }
-                            for at in 0..square {
+                            for (at, sum) in crossed.iter_mut().enumerate() {
                                 let (head, i, j) = (at / dim / dim, at / dim % dim, at % dim);
                                 if j <= i {
                                     let of = |i: usize| f64::from(query[head * dim + i]);
-                                    crossed[at] += of(i) * of(j);
+                                    *sum += of(i) * of(j);
                                 }
                             }
                         }
