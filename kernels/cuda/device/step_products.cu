@@ -4,6 +4,9 @@
 //               rounded for the next product on the spot
 //   bytes       the weights once; the input's bytes (1.4 a number) for every row, out of the caches
 //   operations  2 * rows * cols, four to an instruction
+//
+// Each kind of weights has kernels of its own: registers of the hungriest kind would leave half as many warps to wait for memory. A launch whose
+// matrices are of several kinds (values have more bits than queries and keys in some layers) takes the ones for all.
 #include "inputs.cuh"
 
 // [rows, cols], and what becomes of its products.
@@ -17,8 +20,9 @@ struct Matrix {
 
 // --- a few numbers of a row of weights, times their inputs ---
 //
-// Each kind says how many numbers a lane takes at once, and multiplies them: `piece` is their number in the row. What the formats look like is drawn in
-// kernels/src/quantised/format.rs.
+// Each kind says how many numbers a lane takes at once, and multiplies them: `piece` is their number in the row. And how many such pieces it asks the
+// memory for before it needs the first: with the warps that registers leave, 30 KB for each multiprocessor and more (4.8 TB/s times 0.8 us are 29
+// KB for each of 132). What the formats look like is drawn in kernels/src/quantised/format.rs.
 
 __device__ __forceinline__ float half_at(const uint8_t* at) { return to_float(*reinterpret_cast<const half_t*>(at)); }
 
@@ -83,7 +87,7 @@ __device__ __forceinline__ Sixteen spread(uint32_t sixteen_bits) {
 // Kinds of blocks of 32: number i in the low half of byte i, 16 + i in the high half.
 template <int BYTES, int AT, bool MINIMUM, bool FIFTH>
 struct Legacy {
-    static constexpr int PIECE = 32;
+    static constexpr int PIECE = 32, AHEAD = 2;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)piece * BYTES;
         const Sixteen numbers = load_16_by_2(block + AT);
@@ -105,7 +109,7 @@ using Q5_0 = Legacy<22, 6, false, true>;
 using Q5_1 = Legacy<24, 8, true, true>;
 
 struct Q8_0 {
-    static constexpr int PIECE = 16;
+    static constexpr int PIECE = 16, AHEAD = 4;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 2) * 34;
         const int products = dot_16(load_16_by_2(block + 2 + piece % 2 * 16), in.bytes + (size_t)piece * 16);
@@ -119,7 +123,7 @@ __device__ __forceinline__ float scaled(const Sixteen& numbers, const Inputs& in
 }
 
 struct Q2K {
-    static constexpr int PIECE = 64;
+    static constexpr int PIECE = 64, AHEAD = 2;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 4) * 84;
         const int half = piece / 2 % 2, part = piece % 2;
@@ -137,7 +141,7 @@ struct Q2K {
 };
 
 struct Q3K {
-    static constexpr int PIECE = 64;
+    static constexpr int PIECE = 64, AHEAD = 2;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 4) * 110;
         const int half = piece / 2 % 2, part = piece % 2;
@@ -171,7 +175,7 @@ __device__ __forceinline__ void scale_and_minimum(const uint8_t* scales, int whi
 // 4 bits, or 5 with one more for each number before them: 32 numbers in the low halves of 32 bytes, the next 32 in the high halves.
 template <int BYTES, bool FIFTH>
 struct Fours {
-    static constexpr int PIECE = 32;
+    static constexpr int PIECE = 32, AHEAD = FIFTH ? 2 : 4;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 8) * BYTES;
         const int part = piece % 8, chunk = part / 2;
@@ -195,7 +199,7 @@ using Q4K = Fours<144, false>;
 using Q5K = Fours<176, true>;
 
 struct Q6K {
-    static constexpr int PIECE = 32;
+    static constexpr int PIECE = 32, AHEAD = 2;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 8) * 210;
         const int half = piece / 4 % 2, quarter = piece % 4, part = quarter % 2, group = quarter / 2;
@@ -210,56 +214,144 @@ struct Q6K {
     }
 };
 
-// Weights that are not quantised meet the input as it is.
-struct Singles {
+// Weights that are not quantised meet the input as it is. One number at a time: rows may be of any length.
+struct Single {
     static constexpr int PIECE = 1;
     static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
         return reinterpret_cast<const float*>(row)[i] * in.numbers[i];
     }
 };
-struct Halves {
+struct Half {
     static constexpr int PIECE = 1;
     static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
         return to_float(reinterpret_cast<const half_t*>(row)[i]) * in.numbers[i];
     }
 };
-struct Brains {
+struct Brain {
     static constexpr int PIECE = 1;
     static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
         return float_of_bits((uint32_t)reinterpret_cast<const uint16_t*>(row)[i] << 16) * in.numbers[i];
     }
 };
 
+// 16 bytes at a time, where rows are whole numbers of these.
+struct Singles {
+    static constexpr int PIECE = 4, AHEAD = 2;
+    using Few = Single;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const Sixteen four = load_16(row + (size_t)piece * 16), inputs = load_16(in.numbers + (size_t)piece * 4);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sum += float_of_bits(four.words[i]) * float_of_bits(inputs.words[i]);
+        }
+        return sum;
+    }
+};
+
+template <bool BRAINS, class One>
+struct Shorts {
+    static constexpr int PIECE = 8, AHEAD = 2;
+    using Few = One;
+    static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
+        const Sixteen eight = load_16(row + (size_t)piece * 16);
+        float sum = 0.0f;
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const Sixteen inputs = load_16(in.numbers + (size_t)piece * 8 + part * 4);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const uint32_t two = eight.words[2 * part + i];
+                const float low = BRAINS ? float_of_bits(two << 16) : low_half(two);
+                const float high = BRAINS ? float_of_bits(two & 0xFFFF0000u) : high_half(two);
+                sum += low * float_of_bits(inputs.words[2 * i]) + high * float_of_bits(inputs.words[2 * i + 1]);
+            }
+        }
+        return sum;
+    }
+};
+using Halves = Shorts<false, Half>;
+using Brains = Shorts<true, Brain>;
+
 // The product of a row with the input, in all lanes of the warp.
-template <class Kind>
+template <class Kind, int AHEAD>
 __device__ __forceinline__ float times_row(const uint8_t* row, const Inputs& in, uint32_t cols) {
     const int pieces = (int)cols / Kind::PIECE;
     float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll AHEAD
     for (int i = threadIdx.x % LANES; i < pieces; i += LANES) {
         sum += Kind::times(row, i, in);
     }
     return warp_sum(sum);
 }
 
-__device__ __forceinline__ float times_row(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
-    const uint8_t* const own = matrix.blocks + row * matrix.row_bytes;
-    switch (matrix.kind) {
-        case 0: return times_row<Singles>(own, in, cols);
-        case 1: return times_row<Halves>(own, in, cols);
-        case 2: return times_row<Brains>(own, in, cols);
-        case 3: return times_row<Q4_0>(own, in, cols);
-        case 4: return times_row<Q4_1>(own, in, cols);
-        case 5: return times_row<Q5_0>(own, in, cols);
-        case 6: return times_row<Q5_1>(own, in, cols);
-        case 7: return times_row<Q8_0>(own, in, cols);
-        case 8: return times_row<Q2K>(own, in, cols);
-        case 9: return times_row<Q3K>(own, in, cols);
-        case 10: return times_row<Q4K>(own, in, cols);
-        case 11: return times_row<Q5K>(own, in, cols);
-        default: return times_row<Q6K>(own, in, cols);
+// The products of two rows, piece by piece: both are asked for at once.
+template <class Kind, int AHEAD>
+__device__ __forceinline__ void times_rows(const uint8_t* one, const uint8_t* other, const Inputs& in, uint32_t cols, float& a, float& b) {
+    const int pieces = (int)cols / Kind::PIECE;
+    a = b = 0.0f;
+#pragma unroll AHEAD
+    for (int i = threadIdx.x % LANES; i < pieces; i += LANES) {
+        a += Kind::times(one, i, in);
+        b += Kind::times(other, i, in);
     }
+    a = warp_sum(a);
+    b = warp_sum(b);
 }
+
+// The same for kinds whose rows may end within a piece, where nothing is aligned either.
+template <class Kind>
+__device__ __forceinline__ float times_any_row(const uint8_t* row, const Inputs& in, uint32_t cols) {
+    return cols % Kind::PIECE == 0 ? times_row<Kind, Kind::AHEAD>(row, in, cols) : times_row<typename Kind::Few, 4>(row, in, cols);
+}
+
+// What there is to choose from: a kind, or one of all, by its number.
+template <class Kind>
+struct Only {
+    static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
+        return times_row<Kind, Kind::AHEAD>(matrix.blocks + row * matrix.row_bytes, in, cols);
+    }
+    static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
+                                                      float& b) {
+        times_rows<Kind, Kind::AHEAD / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
+    }
+};
+template <class Kind>
+struct OnlyFloats {
+    static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
+        return times_any_row<Kind>(matrix.blocks + row * matrix.row_bytes, in, cols);
+    }
+    static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
+                                                      float& b) {
+        a = times(one, row, in, cols);
+        b = times(other, row, in, cols);
+    }
+};
+struct Any {
+    static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
+        const uint8_t* const own = matrix.blocks + row * matrix.row_bytes;
+        switch (matrix.kind) {
+            case 0: return times_row<Single, 2>(own, in, cols);
+            case 1: return times_row<Half, 2>(own, in, cols);
+            case 2: return times_row<Brain, 2>(own, in, cols);
+            case 3: return times_row<Q4_0, 2>(own, in, cols);
+            case 4: return times_row<Q4_1, 2>(own, in, cols);
+            case 5: return times_row<Q5_0, 2>(own, in, cols);
+            case 6: return times_row<Q5_1, 2>(own, in, cols);
+            case 7: return times_row<Q8_0, 2>(own, in, cols);
+            case 8: return times_row<Q2K, 2>(own, in, cols);
+            case 9: return times_row<Q3K, 2>(own, in, cols);
+            case 10: return times_row<Q4K, 2>(own, in, cols);
+            case 11: return times_row<Q5K, 2>(own, in, cols);
+            default: return times_row<Q6K, 2>(own, in, cols);
+        }
+    }
+    static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
+                                                      float& b) {
+        a = times(one, row, in, cols);
+        b = times(other, row, in, cols);
+    }
+};
 
 struct StepProducts {
     Matrix matrices[3];  // those that are not there have no rows
@@ -270,7 +362,8 @@ struct StepProducts {
 };
 
 // block: 8 rows of all matrices
-KEPT_KERNEL(256, step_products, StepProducts) {
+template <class Kind>
+__device__ __forceinline__ void step_products_of(const StepProducts& p) {
     uint32_t row = blockIdx.x * 8 + threadIdx.x / LANES;
     int which = 0;
     while (which < 2 && row >= p.matrices[which].rows) {
@@ -281,7 +374,7 @@ KEPT_KERNEL(256, step_products, StepProducts) {
     if (row >= matrix.rows) {
         return;
     }
-    float x = times_row(matrix, row, p.in, p.cols);
+    float x = Kind::times(matrix, row, p.in, p.cols);
     if (threadIdx.x % LANES == 0) {
         x += matrix.bias != nullptr ? matrix.bias[row] : 0.0f;
         x = p.cap > 0.0f ? p.cap * tanhf(x / p.cap) : x;
@@ -297,14 +390,16 @@ struct StepGated {
 };
 
 // block: 32 rows
-KEPT_KERNEL(256, step_gated, StepGated) {
+template <class Kind>
+__device__ __forceinline__ void step_gated_of(const StepGated& p) {
     KEPT_SHARED(memory);
     float* const activated = reinterpret_cast<float*>(memory);  // [32]
     const uint32_t first = blockIdx.x * LANES;
     for (uint32_t i = threadIdx.x / LANES; i < LANES; i += blockDim.x / LANES) {
         float both = 0.0f;
         if (first + i < p.gate.rows) {
-            const float gate = times_row(p.gate, first + i, p.in, p.cols), up = times_row(p.up, first + i, p.in, p.cols);
+            float gate, up;
+            Kind::times_both(p.gate, p.up, first + i, p.in, p.cols, gate, up);
             const float x = p.gelu ? 0.5f * gate * (1.0f + tanhf(0.7978845608f * (gate + 0.044715f * gate * gate * gate)))
                                    : gate / (1.0f + fast_exp(-gate));
             both = x * up;
@@ -318,3 +413,31 @@ KEPT_KERNEL(256, step_gated, StepGated) {
         put_inputs(p.out, first, activated[threadIdx.x], p.gate.rows);
     }
 }
+
+KEPT_KERNEL(256, step_products, StepProducts) { step_products_of<Any>(p); }
+KEPT_KERNEL(256, step_gated, StepGated) { step_gated_of<Any>(p); }
+
+// Registers for three blocks on a multiprocessor; on Turing, which would spill some, for two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GATED_BLOCKS 2
+#else
+#define GATED_BLOCKS 3
+#endif
+
+#define KEPT_STEP(kind, Kind)                                                            \
+    KEPT_KERNEL(256, step_products_##kind, StepProducts) { step_products_of<Kind>(p); } \
+    KEPT_KERNEL_OF(256, GATED_BLOCKS, step_gated_##kind, StepGated) { step_gated_of<Kind>(p); }
+
+KEPT_STEP(f32, OnlyFloats<Singles>)
+KEPT_STEP(f16, OnlyFloats<Halves>)
+KEPT_STEP(bf16, OnlyFloats<Brains>)
+KEPT_STEP(q4_0, Only<Q4_0>)
+KEPT_STEP(q4_1, Only<Q4_1>)
+KEPT_STEP(q5_0, Only<Q5_0>)
+KEPT_STEP(q5_1, Only<Q5_1>)
+KEPT_STEP(q8_0, Only<Q8_0>)
+KEPT_STEP(q2_k, Only<Q2K>)
+KEPT_STEP(q3_k, Only<Q3K>)
+KEPT_STEP(q4_k, Only<Q4K>)
+KEPT_STEP(q5_k, Only<Q5K>)
+KEPT_STEP(q6_k, Only<Q6K>)

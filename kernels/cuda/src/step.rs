@@ -42,22 +42,7 @@ impl MatrixParameters {
     };
 
     fn of(weights: &Weights, bias: Address, out: Address) -> Self {
-        let kind = match weights.kind() {
-            GgmlDType::F32 => 0,
-            GgmlDType::F16 => 1,
-            GgmlDType::BF16 => 2,
-            GgmlDType::Q4_0 => 3,
-            GgmlDType::Q4_1 => 4,
-            GgmlDType::Q5_0 => 5,
-            GgmlDType::Q5_1 => 6,
-            GgmlDType::Q8_0 => 7,
-            GgmlDType::Q2K => 8,
-            GgmlDType::Q3K => 9,
-            GgmlDType::Q4K => 10,
-            GgmlDType::Q5K => 11,
-            GgmlDType::Q6K => 12,
-            other => unreachable!("weights of kind {other:?} are refused when they come"),
-        };
+        let (kind, _) = of_kind(weights);
         Self {
             blocks: weights.data().address(),
             bias,
@@ -66,6 +51,35 @@ impl MatrixParameters {
             rows: weights.rows() as u32,
             kind,
         }
+    }
+}
+
+/// How kernels know the kind of `weights`: its number, and what those for it alone are called.
+fn of_kind(weights: &Weights) -> (u32, &'static str) {
+    match weights.kind() {
+        GgmlDType::F32 => (0, "f32"),
+        GgmlDType::F16 => (1, "f16"),
+        GgmlDType::BF16 => (2, "bf16"),
+        GgmlDType::Q4_0 => (3, "q4_0"),
+        GgmlDType::Q4_1 => (4, "q4_1"),
+        GgmlDType::Q5_0 => (5, "q5_0"),
+        GgmlDType::Q5_1 => (6, "q5_1"),
+        GgmlDType::Q8_0 => (7, "q8_0"),
+        GgmlDType::Q2K => (8, "q2_k"),
+        GgmlDType::Q3K => (9, "q3_k"),
+        GgmlDType::Q4K => (10, "q4_k"),
+        GgmlDType::Q5K => (11, "q5_k"),
+        GgmlDType::Q6K => (12, "q6_k"),
+        other => unreachable!("weights of kind {other:?} are refused when they come"),
+    }
+}
+
+/// The kernel of that name for weights of one kind, or, where these are of several, the one for all.
+fn for_kinds<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -> String {
+    let first = weights.next().map(of_kind);
+    match first.filter(|first| weights.all(|other| of_kind(other) == *first)) {
+        Some((_, kind)) => format!("{name}_{kind}"),
+        None => name.to_owned(),
     }
 }
 
@@ -283,6 +297,10 @@ impl Device {
             products.len() <= matrices.len() && inputs.width() >= cols,
             "up to three matrices of [.., cols {cols}]"
         );
+        let kernel = for_kinds(
+            "step_products",
+            products.iter().map(|(weights, ..)| *weights),
+        );
         let mut rows = 0;
         for (matrix, (weights, bias, out)) in matrices.iter_mut().zip(products) {
             assert!(
@@ -308,7 +326,7 @@ impl Device {
             shared_bytes: 0,
         };
         // SAFETY: lengths were checked; what is written is borrowed for it.
-        unsafe { self.launch("step_products", geometry, &parameters) }
+        unsafe { self.launch(&kernel, geometry, &parameters) }
     }
 
     /// `out = activation(inputs * gate^T) * (inputs * up^T)`.
@@ -340,8 +358,9 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: (RUN * 4) as u32,
         };
+        let kernel = for_kinds("step_gated", [gate, up].into_iter());
         // SAFETY: lengths were checked; what is written is borrowed for it.
-        unsafe { self.launch("step_gated", geometry, &parameters) }
+        unsafe { self.launch(&kernel, geometry, &parameters) }
     }
 
     /// # Safety

@@ -115,6 +115,46 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
     }
 }
 
+/// One matrix, and several, of one kind: each kind has a kernel of its own. Rows of numbers that end within what a lane takes at once are
+/// multiplied one number at a time.
+#[test]
+fn matrices_of_one_kind_have_their_own_kernel() {
+    for device in devices() {
+        let mut numbers = Numbers::new(24);
+        for kind in KINDS {
+            for (shapes, cols) in [
+                (vec![9], 768),
+                (vec![37, 3], 512),
+                (vec![5, 8, 1], 5120),
+                (vec![11], 35),
+            ] {
+                if cols % 256 != 0 && !matches!(kind, F32 | F16 | BF16) {
+                    continue;
+                }
+                let x = numbers.rows(cols);
+                let row = inputs(&device, &x);
+                let mut all: Vec<_> = (shapes.iter())
+                    .map(|&rows| {
+                        let (there, exact) = matrix(&device, &mut numbers, kind, (rows, cols));
+                        let expected = product(&exact, &rounded(&x, kind));
+                        (there, device.room(rows).expect("room"), expected)
+                    })
+                    .collect();
+                let mut products: Vec<_> = (all.iter_mut())
+                    .map(|(weights, out, _)| (&*weights, None, out))
+                    .collect();
+                device
+                    .step_products(&mut products, &row, (false, None))
+                    .expect("it runs");
+                for (_, out, expected) in &all {
+                    let found = out.to_vec().expect("read");
+                    close(&found, expected, 8e-3, &format!("{kind:?} of {cols}"));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_product_replaces_and_is_capped() {
     for device in devices() {
@@ -139,9 +179,12 @@ fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
     for device in devices() {
         let mut numbers = Numbers::new(23);
         for (activation, kinds) in [
-            (Activation::Silu, [Q4K, Q4K]),
             (Activation::Gelu, [Q8_0, F16]),
-        ] {
+            (Activation::Silu, [BF16, BF16]),
+        ]
+        .into_iter()
+        .chain(KINDS.map(|kind| (Activation::Silu, [kind, kind])))
+        {
             let x = numbers.rows(cols);
             let row = inputs(&device, &x);
             let (gate, exact_gate) = matrix(&device, &mut numbers, kinds[0], (rows, cols));
