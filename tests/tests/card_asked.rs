@@ -8,6 +8,7 @@ use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Policy;
 use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
+use kept_tests::compare::apart;
 
 const STEPS: usize = 3;
 const CACHE: CacheType = CacheType::F16;
@@ -145,5 +146,32 @@ fn methods_beside_one_that_merges_keep_their_own_rows() {
         let read = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
         let found = answer(&there, &rope, &mut **policy, read);
         assert!(found == alone(&there, method, &ids), "{method:?}");
+    }
+}
+
+/// Where nothing is cut nobody asks, whatever the method asks for where it cuts: the answer is the processor's with the same method.
+#[test]
+fn a_prompt_that_fits_is_kept_whole() {
+    let file = tiny(&small("llama", 2));
+    let there = on_card(open(&file.path), &cards().remove(0));
+    let ids = ids(30, there.config().vocab);
+    let here = open(&file.path);
+    for method in [
+        ("keydiff", "", 40),
+        ("expected_attention", "", 40),
+        ("ems", "", 60),
+        ("ems", "positions=reassigned", 60),
+        ("cam", "base=snapkv,w=8", 40),
+    ] {
+        let (map, logits) = alone(&there, method, &ids);
+        assert_eq!(
+            map.merged.iter().flatten().flatten().count(),
+            0,
+            "{method:?}"
+        );
+        let (_, expected) = alone(&here, method, &ids);
+        let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart <= BOUND, "{method:?}: {apart:.1e} apart");
     }
 }

@@ -73,7 +73,7 @@ impl Reader<'_> {
         let sizes = &all[which];
         let (n, positions) = (sizes.entering[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
-        let needs = policy.needs(layer);
+        let needs = sizes.needs[layer];
         // A card answers by itself.
         let looks = needs.copies || (needs.rows && self.card.is_none());
         // A method that asks about keys and re-assigns positions does so as they will be stored: before RoPE.
@@ -235,7 +235,7 @@ impl Reader<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let rotated = self.of.rope.of_layer(model_layer).is_some();
-        let needs = policy.needs(layer);
+        let needs = self.sizes[0].needs[layer];
         assert!(!needs.rows && !needs.copies, "a survey asks about no rows");
         self.measure(layer, 0, rotated, policy.among(), stop)?;
         policy.survey(&self.observation(layer, 0, Rows::default()));
