@@ -24,6 +24,8 @@ import urllib.request
 
 # Methods that look at the prompt through a window of its last queries.
 WINDOW_METHODS = ["snapkv", "pyramidkv", "chunkkv", "hbw_kv", "tova", "pyramidinfer", "adakv", "cam"]
+# And those that look at the keys themselves.
+ASKING = ["keydiff", "expected_attention"]
 # Scores by the queries of the whole prompt too, which window methods do without.
 SUMMING = "ems"
 FAR, BUDGET = 32768, 1024
@@ -175,7 +177,7 @@ class Bench:
         return dict(bytes_moved=bytes_moved, gbs=gbs, share_of_copy=gbs / self.copy)
 
     def selection(self, model, tokens):
-        for method in WINDOW_METHODS + [SUMMING]:
+        for method in WINDOW_METHODS + ASKING + [SUMMING]:
             rows = [self.kept(model, tokens, 2, "--method", method, "--budget", min(BUDGET, tokens // 4)) for _ in range(self.runs)]
             share = statistics.median(row["select_seconds"] / row["prefill_seconds"] for row in rows)
             seconds = statistics.median(row["select_seconds"] for row in rows)
