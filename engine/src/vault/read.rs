@@ -144,7 +144,7 @@ impl VaultRows for HostRows<'_> {
 }
 
 impl Drop for Vault {
-    /// As [`super::making::Locked`]: a process that is being started may hold the handle a while longer.
+    /// As `Locked` in `making.rs`: a process that is being started may hold the handle a while longer.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::warn!(%error, "the lock of a vault could not be released");
