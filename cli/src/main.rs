@@ -29,7 +29,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -72,11 +73,42 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
         let _ = refusal.print();
         return ExitCode::SUCCESS;
     }
+    if refusal.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = refusal.print();
+        return ExitCode::from(2);
+    }
     let text = refusal.to_string();
     let sentence = text.split("\n\n").next().unwrap_or_default();
     let sentence = sentence.strip_prefix("error: ").unwrap_or(sentence);
-    output::say(&format!("error: {}; see kept --help\n", one_line(sentence)));
+    let program = Arguments::command();
+    let given = std::env::args().nth(1);
+    let asked = given.and_then(|name| program.find_subcommand(&name));
+    let (way, help) = match asked {
+        Some(command) => (way_of(refusal, command), format!(" {}", command.get_name())),
+        None => ("", String::new()),
+    };
+    let sentence = one_line(sentence);
+    output::say(&format!("error: {sentence}{way}; see kept{help} --help\n"));
     ExitCode::from(2)
+}
+
+/// How a file or a question is given that was given without a name.
+fn way_of(refusal: &clap::Error, command: &clap::Command) -> &'static str {
+    let given = refusal
+        .get(ContextKind::InvalidArg)
+        .map(|given| given.to_string());
+    let unnamed = refusal.kind() == ErrorKind::UnknownArgument
+        && given.is_some_and(|given| !given.starts_with('-'));
+    let has = |name: &str| {
+        command
+            .get_arguments()
+            .any(|argument| argument.get_id() == name)
+    };
+    match (unnamed && has("document"), has("question")) {
+        (false, _) => "",
+        (true, true) => ": documents are given with --document and questions with --question",
+        (true, false) => ": documents are given with --document",
+    }
 }
 
 /// What shells expect of a program that Ctrl-C ended.

@@ -447,3 +447,28 @@ mod mini {
         assert_eq!(places.len(), 10);
     }
 }
+
+/// Who gives a file or a question as it stands hears how these are given; without any command there is the help.
+#[test]
+fn what_is_not_understood_is_answered_with_the_way() {
+    let refused = kept(["ask", "contract.pdf", "What is the notice period?"]);
+    refused.refused(&[
+        "contract.pdf",
+        "--document",
+        "--question",
+        "kept ask --help",
+    ]);
+    kept(["map", "contract.pdf"]).refused(&["contract.pdf", "--document", "kept map --help"]);
+    let refused = kept(["ask", "--documents", "contract.pdf"]);
+    let line = refused.refused(&["--documents", "kept ask --help"]);
+    assert!(!line.contains("are given with"), "{line}");
+    kept(["aks"]).refused(&["aks", "kept --help"]);
+    let nothing: [&str; 0] = [];
+    let help = kept(nothing);
+    assert_eq!(help.code, Some(2));
+    assert!(
+        help.stderr.contains("Usage: kept <COMMAND>") && !help.stderr.contains("error:"),
+        "{}",
+        help.stderr
+    );
+}
