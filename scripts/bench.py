@@ -24,7 +24,7 @@ import urllib.request
 
 # Methods that look at the prompt through a window of its last queries.
 WINDOW_METHODS = ["snapkv", "pyramidkv", "chunkkv", "hbw_kv", "tova", "pyramidinfer", "adakv", "cam"]
-# And those that look at the keys themselves.
+# And those that ask about the keys themselves.
 ASKING = ["keydiff", "expected_attention"]
 # Scores by the queries of the whole prompt too, which window methods do without.
 SUMMING = "ems"

@@ -20,7 +20,7 @@ use crate::streaming::StreamPlan;
 use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
 use crate::{Engine, EngineError, Limits, MemoryLedger, Method, available_memory};
 
-/// Smaller chunks take less scratch and more time; the result is the same.
+/// Smaller chunks take less scratch and more time; the result is the same but for the order in which Expected Attention adds up its queries.
 const CHUNKS: [usize; 4] = [CHUNK, CHUNK / 2, CHUNK / 4, CHUNK / 8];
 
 /// Types that are tried where none is named and there is too little memory, the most exact first.

@@ -175,3 +175,24 @@ fn a_prompt_that_fits_is_kept_whole() {
         assert!(apart <= BOUND, "{method:?}: {apart:.1e} apart");
     }
 }
+
+/// What hundreds of evicted neighbours leave to others is added up in pieces, and comes to what the processor adds up.
+#[test]
+fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
+    let file = tiny(&small("llama", 2));
+    let there = on_card(open(&file.path), &cards().remove(0));
+    let here = open(&file.path);
+    let ids = ids(420, here.config().vocab);
+    // Some 390 tokens between the first and the last.
+    let method = ("cam", "base=streaming_llm", 30);
+    let ((map, logits), (expected_map, expected)) =
+        (alone(&there, method, &ids), alone(&here, method, &ids));
+    assert!(map == expected_map, "other rows");
+    let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
+    let apart = apart.fold(0.0, f32::max);
+    assert!(apart <= BOUND, "{apart:.1e} apart");
+    // And not what is there where nothing is left to others.
+    let (_, evicted) = alone(&here, ("streaming_llm", "", 30), &ids);
+    let moved = kept_tests::compare::apart(&evicted[1], &expected[1]);
+    assert!(moved > 2.0 * BOUND, "{moved:.1e} by what is left");
+}

@@ -84,7 +84,7 @@ pub(super) struct CardReading<'a> {
     query_sums: Vec<(Future, QuerySums)>,
     /// For answers about rows, if a method asks.
     asked: Option<Mutex<asked::Room>>,
-    /// Brings all rows, for methods that look at each on the host.
+    /// Brings all rows, where the host repeats the document, measures what no method is told, or keeps everything.
     bringing_rows: Bringing<f16>,
     /// Numbers on their way to the host.
     halves: Vec<f16>,

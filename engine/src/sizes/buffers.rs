@@ -2,7 +2,7 @@
 
 use kept_kernels::CacheType;
 use kept_models::{LayerPass, Model};
-use kept_policies::{Needs, Positions};
+use kept_policies::{Needs, Positions, Spread};
 
 use super::{Sizes, kept_bytes, places_bytes};
 use crate::MemoryLedger;
@@ -34,12 +34,28 @@ impl Sizes {
             true => 3 * self.shape.layers * heads,
             false => 0,
         };
-        // All heads of a layer side by side: two scores at most and, of those that may be kept, a rank.
-        let chosen = match self.needs.iter().any(|needs| *needs != Needs::default()) {
-            true => 4 * heads,
+        // All heads of a layer side by side: two scores at most and, of those that may be kept, a rank; of a method that merges both of its
+        // scores, and who is merged, with whom, and what is left; of one that leaves values to others who leaves what to whom.
+        let merges = self.tables.iter().any(Option::is_some);
+        let of_token = match self.needs.iter().any(|needs| *needs != Needs::default()) {
+            true if merges => 8,
+            true if self.spreads => 4 + size_of::<Spread>() / size_of::<f32>(),
+            true => 4,
             false => 0,
         };
-        repetition + turns + surveyed + chosen
+        repetition + turns + surveyed + of_token * heads + self.left_by_card()
+    }
+
+    /// Floats of what comes from a card in place of the values that a layer's evicted tokens leave to kept ones: of each gap between these.
+    fn left_by_card(&self) -> usize {
+        let gaps = self.rows.iter().map(|rows| {
+            let kept = self.tokens.min(*rows);
+            kept.min(self.tokens - kept)
+        });
+        match self.spreads && self.on_card {
+            true => gaps.max().unwrap_or(0) * self.shape.kv_heads * self.shape.head_dim,
+            false => 0,
+        }
     }
 
     /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.

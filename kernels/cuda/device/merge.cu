@@ -3,6 +3,7 @@
 // to kept ones (CaM, eq. 14).
 //
 //   operations  4 * DIM a member and side, 6 more a number that is turned back
+//   A warp has a class, one member after the other: hundreds of members are several times as slow as their bytes. Whoever adds up more parts them.
 //   bytes       each member's row once (2 * DIM; the second look that a direction takes is out of the first-level cache), each class's once
 #include "store.cuh"
 

@@ -1,4 +1,4 @@
-//! What travels between the host and a reading on a card: rows of a vault there and back, and all rows of a layer for methods that look at
+//! What travels between the host and a reading on a card: rows of a vault there and back, and all rows of a layer where the host has to have
 //! each. Those that are kept: `kept.rs`.
 
 use std::collections::VecDeque;

@@ -248,7 +248,7 @@ impl Reader<'_> {
         let (needs, measured) = (sizes.needs[layer], &scratch.measured);
         assert!(
             rows.copies.is_none() || sizes.layer_rows() == sizes.tokens,
-            "a method that looks at keys and values does not have the document repeated"
+            "who is shown keys and values does not have the document repeated"
         );
         let repetition = self.repetition.as_ref();
         Observation {
