@@ -102,8 +102,24 @@ pub fn top_positions(scores: &[f32], k: usize) -> Vec<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Numbers of every kind.
+    pub(crate) const ODD: [f32; 12] = [
+        0.0,
+        -0.0,
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        1e-40,
+        -1e-40,
+        2.5,
+        -2.5,
+        1e30,
+        -1e30,
+    ];
 
     #[test]
     fn ties_go_to_the_lower_index() {
@@ -124,21 +140,7 @@ mod tests {
     /// Of numbers of every kind the order is that of `f32::total_cmp`, however many are remembered and whenever they are parted.
     #[test]
     fn the_best_are_the_first_of_all_in_order() {
-        let odd = [
-            0.0,
-            -0.0,
-            f32::NAN,
-            -f32::NAN,
-            f32::INFINITY,
-            f32::NEG_INFINITY,
-            1e-40,
-            -1e-40,
-            2.5,
-            -2.5,
-            1e30,
-            -1e30,
-        ];
-        let drawn = |i: usize| odd[i * 7 % odd.len()] * (1.0 + (i / 12 % 40) as f32);
+        let drawn = |i: usize| ODD[i * 7 % ODD.len()] * (1.0 + (i / 12 % 40) as f32);
         for n in [1, 60, BLOCK, ROOM + 1, 3000] {
             let rising: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let falling = rising.iter().map(|x| -x).collect();

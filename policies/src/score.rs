@@ -133,24 +133,12 @@ pub(crate) fn reduce_and_pool(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::best::tests::ODD;
 
-    /// Numbers of every kind.
+    /// `n` of them.
     fn odd(n: usize) -> Vec<f32> {
-        let odd = [
-            0.0,
-            f32::NAN,
-            -f32::NAN,
-            f32::INFINITY,
-            f32::NEG_INFINITY,
-            1e-40,
-            -1e-40,
-            2.5,
-            -2.5,
-            1e30,
-            -1e30,
-        ];
         (0..n)
-            .map(|i| odd[i * 7 % odd.len()] * (1.0 + (i / 12) as f32))
+            .map(|i| ODD[i * 7 % ODD.len()] * (1.0 + (i / 12) as f32))
             .collect()
     }
 
