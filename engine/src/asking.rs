@@ -12,7 +12,6 @@ use crate::answering::{Answering, PromptRead};
 use crate::auto;
 use crate::estimate::{agnostic_note, budget_note, fitted_note};
 use crate::prefill::CHUNK;
-use crate::session::document_notes;
 use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::Told;
 use crate::within::Prompted;
@@ -138,7 +137,7 @@ impl Engine {
         let n = prompt.len();
         let beside = self.bytes_beside(ask, n);
         let fitting = self.fit_reading((ask.method, ask.budget), &mut *policy, prompted, beside)?;
-        let mut notes = document_notes(ask.document);
+        let mut notes = self.notes_on(ask.document)?;
         notes.extend(self.card_note());
         notes.extend(fitting.note.clone());
         notes.extend(self.settings_notes(ask, fitting.budget, n)?);

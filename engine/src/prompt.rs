@@ -341,10 +341,9 @@ fn streams(model: &Model, have: &str) -> String {
     )
 }
 
-/// Tokens that `document` has at least, if these are already too many. A token has at most so many bytes, so some texts need
-/// not be tokenised.
+/// Tokens that `document` has at least, if these are already too many: then it need not be tokenised.
 fn surely_too_long(model: &Model, document: &str) -> Result<Option<usize>, EngineError> {
-    let at_least = document.len() / model.tokenizer()?.longest_token_bytes().max(1);
+    let at_least = model.tokenizer()?.fewest_tokens(document);
     Ok((at_least > model.config().context).then_some(at_least))
 }
 

@@ -171,6 +171,21 @@ pub fn document_notes(document: &Document) -> Vec<String> {
     notes
 }
 
+impl Engine {
+    /// [`document_notes`], and what this model's vocabulary cannot write of the document.
+    pub(crate) fn notes_on(&self, document: &Document) -> Result<Vec<String>, EngineError> {
+        let mut notes = document_notes(document);
+        let dropped = self.model().tokenizer()?.dropped(&document.text);
+        if dropped > 0 {
+            notes.push(format!(
+                "{dropped} byte(s) of {} have no token in this model's vocabulary; the model does not see them",
+                document.name
+            ));
+        }
+        Ok(notes)
+    }
+}
+
 /// What of the program itself comes into memory while it answers: pages of code that have not run yet, the template engine, threads'
 /// scratch. Measured as what was left over, 6 to 7 MB whatever the model.
 const STILL_TO_COME: u64 = 6 << 20;

@@ -18,19 +18,34 @@ pub(crate) struct ByteLevel {
     bpe: BPE,
     rules: ByteLevelRules,
     merges: usize,
+    /// `[256]`: which bytes have a token. SmolLM2's vocabularies lack 21 of them by design.
+    has_token: [bool; 256],
 }
 
 impl ByteLevel {
     pub(crate) fn read(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<ByteLevel, ModelError> {
         let rules = ByteLevelRules::of_file(gguf)?;
-        for byte in 0..=255u8 {
-            let id = vocabulary.id(symbol_of_byte(byte).encode_utf8(&mut [0; 4]));
-            if id.is_none_or(|id| vocabulary.kind(id) != Kind::Normal) {
-                return Err(Vocabulary::lacks_byte(byte));
-            }
+        let has_token = std::array::from_fn(|byte| {
+            let id = vocabulary.id(symbol_of_byte(byte as u8).encode_utf8(&mut [0; 4]));
+            id.is_some_and(|id| vocabulary.kind(id) == Kind::Normal)
+        });
+        if !has_token.contains(&true) {
+            let what = "no byte has a token, so no text can be encoded".to_owned();
+            return Err(ModelError::BadVocabulary { what });
         }
         let (bpe, merges) = merges(gguf, vocabulary, rules)?;
-        Ok(ByteLevel { bpe, rules, merges })
+        Ok(ByteLevel {
+            bpe,
+            rules,
+            merges,
+            has_token,
+        })
+    }
+
+    /// Bytes of `text` that have no token: [`Self::encode`] drops them, as llama.cpp and Hugging Face do.
+    pub(crate) fn dropped(&self, text: &str) -> usize {
+        let lacks = |&byte: &u8| !self.has_token[byte as usize];
+        text.as_bytes().iter().filter(|byte| lacks(byte)).count()
     }
 
     /// Bytes that it holds: plain tokens by text and by number, and the merges. What the library remembers of words that it has
@@ -58,7 +73,7 @@ impl ByteLevel {
             }
     }
 
-    /// Appends the tokens of a text and where each ends.
+    /// Appends the tokens of a text and where each ends. A byte without a token falls to the token after it.
     ///
     /// # Errors
     /// When `stop` was requested.
@@ -77,28 +92,24 @@ impl ByteLevel {
         let mut cuts = Vec::with_capacity(text.len() / 4);
         self.rules.pre.cut(text, stop, |end| cuts.push(end))?;
         let merged = merge_pieces(text.len(), &cuts, |start, cuts| {
-            self.merge(text, start, cuts, stop)
+            self.merge(vocabulary, text, (start, cuts), stop)
         })?;
         let first = ends.len();
-        let mut end = 0;
-        ends.extend(merged.iter().map(|&id| {
-            end += vocabulary.bytes(id).len() as u32;
-            end
-        }));
+        ids.extend(merged.iter().map(|&(id, _)| id));
+        ends.extend(merged.iter().map(|&(_, end)| end));
         composed.ends_as_written(&mut ends[first..]);
-        ids.extend(merged);
         Ok(())
     }
 
-    /// Merge the bytes of each piece; pieces end at `ends`, the first begins at `start`.
+    /// Tokens of pieces, each with its end in `text`; pieces end at `ends`, the first begins at `start`.
     fn merge(
         &self,
+        vocabulary: &Vocabulary,
         text: &str,
-        mut start: usize,
-        ends: &[usize],
+        (mut start, ends): (usize, &[usize]),
         stop: &Stop,
-    ) -> Result<Vec<u32>, Stopped> {
-        let mut ids = Vec::new();
+    ) -> Result<Vec<(u32, u32)>, Stopped> {
+        let mut merged = Vec::new();
         let mut symbols = String::new();
         for &end in ends {
             stop.check()?;
@@ -108,15 +119,26 @@ impl ByteLevel {
                     .iter()
                     .map(|&byte| symbol_of_byte(byte)),
             );
-            // An error would need a random dropout or an unknown symbol; there is neither, for every byte has a token.
             let tokens = self
                 .bpe
                 .tokenize(&symbols)
-                .expect("BPE over a vocabulary of all bytes");
-            ids.extend(tokens.iter().map(|token| token.id));
+                .expect("BPE fails with an unknown token or a dropout only, and here is neither");
+            let mut at = start;
+            merged.extend(tokens.iter().map(|token| {
+                for _ in vocabulary.bytes(token.id) {
+                    at += self.bytes_without_token(&text.as_bytes()[at..end]) + 1;
+                }
+                (token.id, at as u32)
+            }));
             start = end;
         }
-        Ok(ids)
+        Ok(merged)
+    }
+
+    /// How many bytes without a token `bytes` begins with.
+    fn bytes_without_token(&self, bytes: &[u8]) -> usize {
+        let lacks = |byte: &&u8| !self.has_token[**byte as usize];
+        bytes.iter().take_while(lacks).count()
     }
 }
 

@@ -9,11 +9,11 @@ const PARALLEL_BYTES: usize = 64 << 10;
 ///
 /// # Errors
 /// When `merge` was stopped.
-pub(crate) fn merge_pieces(
+pub(crate) fn merge_pieces<T: Send>(
     bytes: usize,
     cuts: &[usize],
-    merge: impl Fn(usize, &[usize]) -> Result<Vec<u32>, Stopped> + Sync,
-) -> Result<Vec<u32>, Stopped> {
+    merge: impl Fn(usize, &[usize]) -> Result<Vec<T>, Stopped> + Sync,
+) -> Result<Vec<T>, Stopped> {
     if bytes < PARALLEL_BYTES {
         return merge(0, cuts);
     }

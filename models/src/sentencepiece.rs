@@ -31,8 +31,10 @@ const REMEMBERED: usize = 1 << 17;
 pub(crate) struct SentencePiece {
     /// `[tokens]`
     scores: Vec<f32>,
-    /// Tokens that are bytes.
-    bytes: [u32; 256],
+    /// `[256]`: the token of each byte that has one.
+    bytes: [Option<u32>; 256],
+    /// Stands for characters that have neither a piece nor tokens for all their bytes; one for a run of them.
+    unknown: Option<u32>,
     /// Characters that stand side by side in some piece.
     neighbours: HashSet<(char, char)>,
     /// The same of ASCII: bit b of `ascii[a]`.
@@ -56,12 +58,16 @@ impl SentencePiece {
             let what = format!("it has {tokens} tokens and {scores} scores");
             return Err(ModelError::BadVocabulary { what });
         }
-        let mut bytes = [0; 256];
-        for (byte, token) in (0..=255u8).zip(&mut bytes) {
+        let bytes: [Option<u32>; 256] = std::array::from_fn(|byte| {
             let found = vocabulary.id(&format!("<0x{byte:02X}>"));
-            *token = found
-                .filter(|&id| vocabulary.kind(id) == Kind::Byte)
-                .ok_or_else(|| Vocabulary::lacks_byte(byte))?;
+            found.filter(|&id| vocabulary.kind(id) == Kind::Byte)
+        });
+        let unknown = vocabulary.unknown();
+        if unknown.is_none() && bytes.contains(&None) {
+            let what = "it has neither tokens for all bytes nor an unknown token, so some texts have no tokens";
+            return Err(ModelError::BadVocabulary {
+                what: what.to_owned(),
+            });
         }
         let mut neighbours = HashSet::new();
         let mut ascii = [0u128; 128];
@@ -85,6 +91,7 @@ impl SentencePiece {
             // Writers store the first piece's score as -0, which is to equal 0.
             scores: scores.into_iter().map(|score| score + 0.0).collect(),
             bytes,
+            unknown,
             neighbours,
             ascii,
             adds_space: gguf
@@ -103,6 +110,11 @@ impl SentencePiece {
     /// Whether a space is put before a text.
     pub(crate) fn adds_space(&self) -> bool {
         self.adds_space
+    }
+
+    /// Whether characters without a piece become the unknown token, one for a run of any length.
+    pub(crate) fn fuses_unknown(&self) -> bool {
+        self.bytes.contains(&None)
     }
 
     /// Bytes of the longest piece, as written inside: a document may be written so too.
@@ -135,8 +147,9 @@ impl SentencePiece {
         let prefix = if space { SPACE.len_utf8() } else { 0 };
         let (mut at, mut end) = (0, 0);
         let mut spaces = prefix;
-        ends.extend(merged.iter().map(|&id| {
-            let to = at + self.length(vocabulary, id);
+        let first = ids.len();
+        for (id, length) in merged {
+            let to = at + length as usize;
             while at < to {
                 if spaces > 0 {
                     // Bytes of a space's sign: the first one stood for it.
@@ -149,18 +162,14 @@ impl SentencePiece {
                 }
                 at += 1;
             }
-            end as u32
-        }));
-        ids.extend(merged);
-        Ok(())
-    }
-
-    /// Bytes that a token takes inside.
-    fn length(&self, vocabulary: &Vocabulary, id: u32) -> usize {
-        match vocabulary.kind(id) {
-            Kind::Byte => 1,
-            _ => vocabulary.text(id).len(),
+            if ids.len() > first && ids.last() == Some(&id) && self.unknown == Some(id) {
+                ends.pop();
+            } else {
+                ids.push(id);
+            }
+            ends.push(end as u32);
         }
+        Ok(())
     }
 
     /// Ends of the stretches that no piece can cross.
@@ -186,33 +195,33 @@ impl SentencePiece {
         }
     }
 
-    /// The tokens of the stretches that end at `cuts`; the first begins at `start`.
+    /// The tokens of the stretches that end at `cuts`, each with its bytes inside; the first begins at `start`.
     fn merge(
         &self,
         vocabulary: &Vocabulary,
         inside: &str,
         (mut start, cuts): (usize, &[usize]),
         stop: &Stop,
-    ) -> Result<Vec<u32>, Stopped> {
-        let mut ids: Vec<u32> = Vec::new();
+    ) -> Result<Vec<(u32, u32)>, Stopped> {
+        let mut merged = Vec::new();
         let mut merging = Merging::default();
-        // Words come again and again: where in `ids` their tokens stand.
+        // Words come again and again: where in `merged` their tokens stand.
         let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
         for &end in cuts {
             stop.check()?;
             let stretch = &inside[start..end];
             start = end;
             if let Some(&(from, to)) = known.get(stretch) {
-                ids.extend_from_within(from..to);
+                merged.extend_from_within(from..to);
                 continue;
             }
-            let from = ids.len();
-            merging.run(self, vocabulary, stretch, &mut ids);
+            let from = merged.len();
+            merging.run(self, vocabulary, stretch, &mut merged);
             if known.len() < REMEMBERED {
-                known.insert(stretch, (from, ids.len()));
+                known.insert(stretch, (from, merged.len()));
             }
         }
-        Ok(ids)
+        Ok(merged)
     }
 }
 
@@ -269,7 +278,7 @@ impl Merging {
         model: &SentencePiece,
         vocabulary: &Vocabulary,
         stretch: &str,
-        ids: &mut Vec<u32>,
+        merged: &mut Vec<(u32, u32)>,
     ) {
         self.symbols.clear();
         let count = stretch.chars().count() as u32;
@@ -307,9 +316,12 @@ impl Merging {
         let whole = self.symbols.iter().filter(|symbol| symbol.len > 0);
         for symbol in whole {
             let text = text_of(stretch, symbol.start, symbol.len);
-            match piece(vocabulary, text) {
-                Some(id) => ids.push(id),
-                None => ids.extend(text.bytes().map(|byte| model.bytes[byte as usize])),
+            let bytes = || text.bytes().map(|byte| model.bytes[byte as usize]);
+            let whole = piece(vocabulary, text)
+                .or_else(|| model.unknown.filter(|_| bytes().any(|byte| byte.is_none())));
+            match whole {
+                Some(id) => merged.push((id, symbol.len)),
+                None => merged.extend(bytes().flatten().map(|id| (id, 1))),
             }
         }
     }

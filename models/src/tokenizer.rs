@@ -4,7 +4,8 @@
 //! user's turn. Only the text that a chat template makes goes through [`Tokenizer::encode_template`].
 //!
 //! Spans are byte ranges, exact by construction, and together they tile the text. A token may hold a part of a character; a
-//! space that SentencePiece puts before a text has no bytes of it.
+//! space that SentencePiece puts before a text has no bytes of it. A byte without a token ([`Tokenizer::dropped`]) falls to the
+//! token after it, at the end of a text to the last one.
 //!
 //! ```text
 //! text   "Ich 🙂"     bytes  49 63 68 20 f0 9f 99 82
@@ -33,7 +34,7 @@ use crate::vocabulary::{Kind, Script, Vocabulary};
 pub struct TokenizedText {
     /// Token ids, all below the vocabulary's size.
     pub ids: Vec<u32>,
-    /// For each token the bytes of the text it stands for; together they tile the text. A range may begin or end
+    /// For each token the bytes of the text it stands for; together they tile a text that has tokens. A range may begin or end
     /// inside a character, and is empty where the token has no bytes of the text.
     pub spans: Vec<Range<u32>>,
 }
@@ -132,12 +133,14 @@ impl Tokenizer {
             ends.push(at as u32);
         }
         self.plain((&text[at..], at, space), (&mut ids, &mut ends), stop)?;
+        if let Some(end) = ends.last_mut() {
+            *end = text.len() as u32;
+        }
         let mut start = 0;
         let spans = ends
             .into_iter()
             .map(|end| std::mem::replace(&mut start, end)..end)
             .collect();
-        debug_assert_eq!(start as usize, text.len(), "spans tile the text");
         Ok(TokenizedText { ids, spans })
     }
 
@@ -251,6 +254,14 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// Bytes of `text` that have no token and are dropped, as llama.cpp and Hugging Face do: SmolLM2's vocabularies lack 21 bytes.
+    pub fn dropped(&self, text: &str) -> usize {
+        match &self.merging {
+            Merging::ByteLevel(merging) => merging.dropped(text),
+            Merging::SentencePiece(_) => 0,
+        }
+    }
+
     /// Whether a space is put before a text that stands alone.
     fn adds_space(&self) -> bool {
         match &self.merging {
@@ -328,13 +339,16 @@ impl Tokenizer {
         self.bytes_rounded(|bytes| bytes)
     }
 
-    /// The most bytes of a text that a token stands for: a text of `n` bytes has at least `n / longest` tokens.
-    pub fn longest_token_bytes(&self) -> usize {
+    /// A lower bound of the number of tokens of `text`, without encoding it: its bytes by those of the longest token. 0 where one
+    /// token can stand for any number of bytes.
+    pub fn fewest_tokens(&self, text: &str) -> usize {
         let longest = self.vocabulary.longest();
-        match &self.merging {
+        let longest = match &self.merging {
             Merging::ByteLevel(merging) => merging.most_bytes(longest),
+            Merging::SentencePiece(merging) if merging.fuses_unknown() => return 0,
             Merging::SentencePiece(merging) => longest.max(merging.longest()),
-        }
+        };
+        (text.len() - self.dropped(text)) / longest.max(1)
     }
 }
 

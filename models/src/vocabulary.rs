@@ -84,6 +84,7 @@ pub(crate) struct Vocabulary {
     ends: Vec<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
+    unknown: Option<u32>,
     longest: usize,
 }
 
@@ -109,6 +110,7 @@ impl Vocabulary {
         let usual = |id: u32| Some(id).filter(|_| script == Script::Pieces);
         let role = |name: &str, usual| role(gguf, name, usual, texts.len());
         let (bos, eos) = (role("bos", usual(1))?, role("eos", usual(2))?);
+        let unknown = role("unknown", usual(0))?;
         let mut ends: Vec<u32> = eos.into_iter().collect();
         ends.extend(role("eot", None)?);
         ends.extend(role("eom", None)?);
@@ -147,18 +149,10 @@ impl Vocabulary {
             ends,
             bos,
             eos,
+            unknown,
             longest,
         };
         Ok(vocabulary)
-    }
-
-    /// The refusal of a vocabulary in which some text has no tokens.
-    pub(crate) fn lacks_byte(byte: u8) -> ModelError {
-        ModelError::BadVocabulary {
-            what: format!(
-                "it has no token for the byte 0x{byte:02x}, so some texts have no tokens"
-            ),
-        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -192,6 +186,10 @@ impl Vocabulary {
 
     pub(crate) fn eos(&self) -> Option<u32> {
         self.eos
+    }
+
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unknown
     }
 
     pub(crate) fn longest(&self) -> usize {

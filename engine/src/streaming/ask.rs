@@ -10,7 +10,6 @@ use super::{Stream, StreamPlan, Streaming};
 use crate::answering::{Answering, PromptRead};
 use crate::auto;
 use crate::estimate::fitted_note;
-use crate::session::document_notes;
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::within::Prompted;
@@ -118,7 +117,7 @@ impl Engine {
         // No position grows with the text, so an answer has whatever room was asked for.
         let room = ask.max_tokens.min(StreamPlan::MOST_ROOM);
         let shape = prompt.shape();
-        let mut notes = document_notes(ask.document);
+        let mut notes = self.notes_on(ask.document)?;
         notes.extend(self.card_note());
         let prompted = Prompted {
             shape: &shape,
