@@ -2,11 +2,13 @@
 //! Efficient Long-Context LLM Inference", arXiv 2502.00299, algorithm 1; index reuse: algorithm 2).
 //!
 //! Attention of the last `w` queries, mean over each chunk of `chunk` tokens; the best chunks of the prefix fill `B - w`, the
-//! last one cut to its first tokens. All heads of a layer share one list (the published code), or each has its own. Of every
-//! `reuse` layers the first one scores, the others copy its list and observe nothing.
+//! last one cut to its first tokens. All heads of a layer share one list (the published code), or each has its own. Every layer
+//! scores (tables 4 to 6 and 12 to 18); with `reuse` above 1 (section 4.3) the first of every `reuse` layers scores, and the
+//! others copy its list and observe nothing.
 //!
-//! `variant=literal` is algorithm 1 as printed: the window competes too, and what is selected is cut by position to `B - w`
-//! before the window is added, so that the latest chunks can lose tokens however good they are.
+//! `variant=literal` selects as algorithm 1 is printed: the window competes too, and what is selected is cut by position to
+//! `B - w` before the window is added, so that the latest chunks can lose tokens however good they are, and where a selected
+//! chunk overlaps the window fewer than B rows are kept. The scores are sums of probabilities; line 4 prints raw `Q K^T`.
 //!
 //! ```text
 //! B = 12, w = 4, chunk = 5     clean     0 1 2 . .  . . . . .  10 11 12 13 14  . . . . .  | 20 21 22 23
@@ -48,7 +50,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "variant",
             default: "clean",
             range: "clean or literal",
-            meaning: "clean keeps the window out of the competition; literal is the printed algorithm",
+            meaning: "clean keeps the window out of the competition; literal selects as printed, from probabilities, and may keep fewer rows",
         },
         Parameter {
             name: "heads",
@@ -58,7 +60,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         },
         Parameter {
             name: "reuse",
-            default: "2",
+            default: "1",
             range: "a whole number from 1 (1 scores every layer)",
             meaning: "layers that share one list",
         },
@@ -79,7 +81,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             chunk: p.whole("chunk", |c| c >= 1)?.unwrap_or(10),
             literal: p.choice("variant", &[("clean", false), ("literal", true)], false)?,
             shared: p.choice("heads", &[("shared", true), ("per_head", false)], true)?,
-            reuse: p.whole("reuse", |r| r >= 1)?.unwrap_or(2),
+            reuse: p.whole("reuse", |r| r >= 1)?.unwrap_or(1),
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             chosen_window: 0,
             leader: Retention::Everything,
@@ -95,7 +97,7 @@ pub struct ChunkKv {
     pub window: Option<usize>,
     /// Tokens per chunk.
     pub chunk: usize,
-    /// Algorithm 1 as printed.
+    /// Selection as algorithm 1 prints it.
     pub literal: bool,
     /// One list for all heads of a layer.
     pub shared: bool,

@@ -1,4 +1,4 @@
-//! A cap on the cache of a long answer, for methods that only cut the prompt. Ours, of no paper; off unless `decode_cap` is set.
+//! What methods do while answering: whether they evict (`decode`), and a cap on the cache of a long answer, for methods that only cut the prompt. Ours, of no paper; off unless `decode_cap` is set.
 //!
 //! The cache grows until every head holds its share of `decode_cap` rows and `decode_every` more. Then it is cut back to the
 //! share: what stays is the sinks, the last `decode_w` tokens, and of the others those that the last `decode_w` queries attended
@@ -40,6 +40,32 @@ pub(crate) const DECODE_W: Parameter = Parameter {
     range: "a whole number from 1 to decode_every",
     meaning: "with decode_cap: last tokens that vote and stay",
 };
+
+/// `decode`, for methods that evict while answering.
+pub(crate) const DECODE: Parameter = Parameter {
+    name: "decode",
+    default: "on",
+    range: "on or off",
+    meaning: "evict while answering; off cuts the prompt only, as the baselines of PyramidKV and ChunkKV do",
+};
+
+/// Whether `p` lets the method evict while answering.
+pub(crate) fn evicts_in_decode(p: &Parameters) -> Result<bool, PolicyError> {
+    p.choice(DECODE.name, &[("on", true), ("off", false)], true)
+}
+
+/// The refusal of `decode=off` where a text is read in streaming.
+pub(crate) fn must_evict(method: &'static str, evicts: bool) -> Result<(), PolicyError> {
+    match evicts {
+        true => Ok(()),
+        false => Err(PolicyError::Together {
+            method,
+            first: "decode=off".to_owned(),
+            second: "streaming mode".to_owned(),
+            why: "a text beyond the context length is read by evicting token by token; leave decode on",
+        }),
+    }
+}
 
 /// Puts the cap around `policy` where `values` ask for one and the method knows it.
 pub(crate) fn capped(

@@ -3,13 +3,14 @@
 //!
 //! The score of a key is the attention it has received from every query so far, mean over the query heads of its kv head, never
 //! forgotten and never normalised. Kept: the `recent` last tokens and the highest scores among the others. While answering,
-//! every step adds its probabilities; then the lowest score that is not recent goes, for good.
+//! every step adds its probabilities; then the lowest score that is not recent goes, for good (not with `decode=off`).
 //!
 //! ```text
 //! B = 6, recent = 3:    heavy 3 | recent 3          a new token pushes the oldest recent one into the competition
 //!                       0  1  4 | 7  8  9   + 10    ->   lowest of {0 1 4 7} goes
 //! ```
 
+use crate::decode_cap::{DECODE, evicts_in_decode, must_evict};
 use crate::heads::side_by_side;
 use crate::slots::{SlotNumbers, lowest};
 use crate::token_scores::{Protected, TokenScores, keep_best};
@@ -39,6 +40,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             range: "true or false",
             meaning: "divide a prompt token's score by the number of queries that see it, when the prompt is cut",
         },
+        DECODE,
         Parameter {
             name: "sinks",
             default: "4",
@@ -51,6 +53,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         Ok(Box::new(H2o {
             recent: p.whole("recent", |r| r >= 1)?,
             normalise: p.choice("normalise", &[("true", true), ("false", false)], false)?,
+            decode: evicts_in_decode(&p)?,
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             ..H2o::default()
         }))
@@ -64,6 +67,8 @@ pub struct H2o {
     pub recent: Option<usize>,
     /// Divide by the number of queries that see a key.
     pub normalise: bool,
+    /// Whether it evicts while answering.
+    pub decode: bool,
     /// First tokens that are always kept.
     pub sinks: usize,
     budget: usize,
@@ -119,6 +124,7 @@ impl Policy for H2o {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<(), PolicyError> {
+        must_evict(INFO.name, self.decode)?;
         self.rows(model, prompt, budget)?;
         let nothing = vec![Vec::new(); model.kv_heads];
         for layer in 0..model.layers {
@@ -157,7 +163,7 @@ impl Policy for H2o {
     }
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
-        Some(self.budget)
+        self.decode.then_some(self.budget)
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {

@@ -3,13 +3,13 @@
 //!
 //! A document that can be written down again from its cache has lost nothing. So the model is asked to repeat it, chunk by chunk
 //! ([`Reread`]), and a key is worth the largest probability that any row of the repetition gives it, over the query heads of its
-//! kv head. No question takes part: what is kept of a document serves every question. The price is time, for the document is
-//! read twice.
+//! kv head. No question takes part: what is kept of a document serves every question. The price is time: a first reading and
+//! its repetition, and with `spread = model` one more reading.
 //!
 //! ```text
 //! spread   head    every head keeps as many rows
 //!          layer   the heads of a layer share its rows: the best of all heads together stay
-//!          model   layers share too (the published form): one more reading, because the shares are known only at the end
+//!          model   layers share too, as published: the shares are known only at the end of a reading
 //! ```
 //!
 //! Left open by the paper or different between the codes, decided here:
@@ -19,8 +19,9 @@
 //! - Positions: every chunk's repetition begins where the document ends, as if no other chunk had been repeated.
 //! - What is no document always stays: template, question, and the sinks (kvpress gives the template before the document a score
 //!   of 0, so that it goes first). It counts in the budget, like everything that is kept.
-//! - Shares: rows per layer are known before reading unless `spread = model`, so `layer` is the default. No head is safe from
-//!   losing all of its document; put `adakv` with `base = kvzip` around it for a floor.
+//! - Shares: with `spread = model` the rows per layer are known only after the last layer is scored, so the document is read once
+//!   more, the first time. A vault keeps the scores: later questions read themselves twice, and the document not at all. No head
+//!   is safe from losing all of its document; put `adakv` with `base = kvzip` around it for a floor.
 //! - Equal scores: the lower layer, then the lower head, then the lower position stays.
 
 use crate::best::Best;
@@ -37,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "kvzip",
     title: "KVzip",
     paper: "arXiv 2505.23416",
-    keeps: "what the model looks at while it repeats the document, whatever the question; reads the document twice",
+    keeps: "what the model looks at while it repeats the document, whatever the question; a first reading takes three passes",
     acts: "prefill",
     positions: "original",
     parameters: &[
@@ -49,9 +50,9 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
         },
         Parameter {
             name: "spread",
-            default: "layer",
+            default: "model",
             range: "head, layer or model",
-            meaning: "who shares rows: nobody, the heads of a layer, or all layers too (as published; reads once more)",
+            meaning: "who shares rows: nobody, the heads of a layer, or all heads of all layers (as published; a first reading takes one more)",
         },
         Parameter {
             name: "sinks",
@@ -69,11 +70,11 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             spread: p.choice(
                 "spread",
                 &[
-                    ("head", HeadShares::Head),
-                    ("layer", HeadShares::Layer),
-                    ("model", HeadShares::Model),
+                    ("head", Some(HeadShares::Head)),
+                    ("layer", Some(HeadShares::Layer)),
+                    ("model", Some(HeadShares::Model)),
                 ],
-                HeadShares::Layer,
+                None,
             )?,
             ..KvZip::new(
                 p.whole("chunk", |c| c >= 1)?,
@@ -89,9 +90,9 @@ pub enum HeadShares {
     /// Nobody: every head has as many.
     Head,
     /// The heads of a layer.
-    #[default]
     Layer,
     /// All heads of all layers.
+    #[default]
     Model,
 }
 
@@ -100,8 +101,8 @@ pub enum HeadShares {
 pub struct KvZip {
     /// Document tokens that are repeated together.
     pub chunk: Option<usize>,
-    /// Who shares rows.
-    pub spread: HeadShares,
+    /// Who shares rows; `None` is [`HeadShares::Model`], unless a method around this one gives out the rows.
+    pub spread: Option<HeadShares>,
     /// First tokens that are always kept.
     pub sinks: usize,
     protected: Protected,
@@ -121,7 +122,7 @@ impl KvZip {
     pub fn new(chunk: Option<usize>, sinks: usize) -> Self {
         Self {
             chunk,
-            spread: HeadShares::default(),
+            spread: None,
             sinks,
             protected: Protected::default(),
             model: None,
@@ -134,6 +135,10 @@ impl KvZip {
 
     fn ends(&self) -> usize {
         self.protected.sinks + self.protected.recent
+    }
+
+    fn shares(&self) -> HeadShares {
+        self.spread.unwrap_or_default()
     }
 }
 
@@ -180,7 +185,7 @@ impl Policy for KvZip {
         }
         self.budget = budget;
         self.model = Some(*model);
-        self.surveying = self.spread == HeadShares::Model && budget < prompt.tokens;
+        self.surveying = self.shares() == HeadShares::Model && budget < prompt.tokens;
         self.surveyed.clear();
         self.shares.clear();
         Ok(vec![budget; model.layers])
@@ -191,7 +196,7 @@ impl Policy for KvZip {
             return self.ends() + shares.iter().max().unwrap_or(&0);
         }
         let (heads, layers) = self.model.map_or((1, 1), |m| (m.kv_heads, m.layers));
-        let sharing = match self.spread {
+        let sharing = match self.shares() {
             HeadShares::Head => 1,
             HeadShares::Layer => heads,
             HeadShares::Model => heads.saturating_mul(layers),
@@ -251,7 +256,7 @@ impl Policy for KvZip {
             }
             None => {
                 let scores = self.token_scores(observation);
-                let shares = match self.spread {
+                let shares = match self.shares() {
                     HeadShares::Head => vec![rows - ends; scores.len()],
                     HeadShares::Layer | HeadShares::Model => {
                         let competing: Vec<&[f32]> =
@@ -266,8 +271,8 @@ impl Policy for KvZip {
     }
 
     fn scorer(&self) -> Option<&dyn TokenScores> {
-        // Where layers share, no layer's scores are complete by themselves.
-        (self.spread != HeadShares::Model).then_some(self)
+        // Who asks for one budget over all layers cannot have another method give out a layer's rows.
+        (self.spread != Some(HeadShares::Model)).then_some(self)
     }
 }
 

@@ -1,9 +1,11 @@
 //! TOVA: the last query decides (Oren et al., "Transformers are Multi-State RNNs", arXiv 2401.06104, section 3).
 //!
 //! One score per token and layer: the last query's probability, mean over all query heads; every kv head keeps the same rows.
-//! While answering, each step's query drops the row it attends to least. No window, no memory of earlier steps. The published
-//! code lets the newest token compete; `force_last` (default) keeps it.
+//! While answering, each step's query drops the row it attends to least (not with `decode=off`). No memory of earlier steps. The
+//! published code lets the newest token compete; `force_last` (default) keeps it, `recent` more of them (TreeKV, section 5.1).
+//! The last query of a prompt is the question's; what a chat template writes behind it is observed and kept besides (`window.rs`).
 
+use crate::decode_cap::{DECODE, evicts_in_decode, must_evict};
 use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::token_scores::{Protected, TokenScores, keep_best};
@@ -28,6 +30,13 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             meaning: "the newest token is always kept",
         },
         Parameter {
+            name: "recent",
+            default: "1, or 0 with force_last=false",
+            range: "a whole number from 0 (508 of 1024 rows in TreeKV's tables)",
+            meaning: "last tokens that are always kept",
+        },
+        DECODE,
+        Parameter {
             name: "sinks",
             default: "4",
             range: "a whole number from 0 (0 is the paper's)",
@@ -37,8 +46,14 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     build: |values| {
         let p = Parameters::new(INFO.name, INFO.parameters, values)?;
         Ok(Box::new(Tova {
-            force_last: p.choice("force_last", &[("true", true), ("false", false)], true)?,
+            recent: p.whole("recent", |_| true)?.unwrap_or(usize::from(p.choice(
+                "force_last",
+                &[("true", true), ("false", false)],
+                true,
+            )?)),
+            decode: evicts_in_decode(&p)?,
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
+            tail: 0,
             budget: 0,
             slots: 0,
             scores: Vec::new(),
@@ -49,10 +64,14 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 /// The last query's attention.
 #[derive(Debug, Clone)]
 pub struct Tova {
-    /// The newest token is always kept.
-    pub force_last: bool,
+    /// Last tokens that are always kept, beside the tail.
+    pub recent: usize,
+    /// Whether it evicts while answering.
+    pub decode: bool,
     /// First tokens that are always kept.
     pub sinks: usize,
+    /// What the template writes behind the question.
+    tail: usize,
     budget: usize,
     /// Slots that a head may fill.
     slots: usize,
@@ -68,7 +87,7 @@ impl Policy for Tova {
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
             window: Some(Window {
-                rows: 1,
+                rows: 1 + self.tail,
                 softmax: Softmax::All,
             }),
             ..Needs::default()
@@ -81,13 +100,15 @@ impl Policy for Tova {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
-        let needed = self.sinks.saturating_add(1 + usize::from(self.force_last));
+        self.tail = prompt.tail;
+        let recent = self.protected().recent;
+        let needed = self.sinks.saturating_add(recent).saturating_add(1);
         if budget < needed && budget < prompt.tokens {
             return Err(PolicyError::BudgetTooSmall {
                 method: INFO.name,
                 rows: budget,
                 needed,
-                why: format!("{} sinks, the newest token and 1 other", self.sinks),
+                why: format!("{} sinks, {recent} last tokens and 1 other", self.sinks),
                 tokens: prompt.tokens,
             });
         }
@@ -103,6 +124,7 @@ impl Policy for Tova {
         prompt: &PromptShape,
         budget: usize,
     ) -> Result<(), PolicyError> {
+        must_evict(INFO.name, self.decode)?;
         self.rows(model, prompt, budget)?;
         self.scores.reserve_exact(self.slots);
         Ok(())
@@ -128,7 +150,7 @@ impl Policy for Tova {
     }
 
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
-        Some(self.budget)
+        self.decode.then_some(self.budget)
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
@@ -142,17 +164,17 @@ impl Policy for Tova {
         for head in 0..evict.len() {
             step.add_mean(head, &mut self.scores);
         }
-        let newest = positions[step.newest(0)];
-        let (force_last, sinks) = (self.force_last, self.sinks as u32);
+        let end = positions[step.newest(0)].0 + 1;
+        let (recent, sinks) = (self.recent as u32, self.sinks as u32);
         let out = lowest(&self.scores, positions, |p| {
-            p.0 >= sinks && !(force_last && p == newest)
+            p.0 >= sinks && p.0.saturating_add(recent) < end
         });
         evict.fill(out.map(|slot| Row(slot as u32)));
     }
 }
 
 impl Tova {
-    /// `[n]`: what the last query gives each token, summed over all query heads.
+    /// `[n]`: what the last query and the tail give each token, summed over all query heads.
     fn layer_scores(&self, observation: &Observation<'_>) -> Vec<f32> {
         let n = observation.tokens;
         let window = observation.window.expect("TOVA asked for the last query");
@@ -164,7 +186,10 @@ impl TokenScores for Tova {
     fn protected(&self) -> Protected {
         Protected {
             sinks: self.sinks,
-            recent: usize::from(self.force_last),
+            recent: match self.recent {
+                0 => 0,
+                recent => recent.saturating_add(self.tail),
+            },
         }
     }
 

@@ -6,8 +6,9 @@
 //! row that leaves the recent ones is its newest) compete by S / C; the lower one goes, of equals the left one, and idx moves on
 //! and wraps. Line 16 as printed skips every second pair for even c; `cycle` visits all, as figure 3 draws it.
 //!
-//! A prompt is cut in blocks: the last block is the observation window and stays, as do the sinks; the blocks between run
-//! through the same tournament from left to right, with the window's mean attention as their fixed score.
+//! A prompt is cut in blocks: the last block, and what a chat template writes behind it (`window.rs`), is the observation window
+//! and stays, as do the sinks; the blocks between run through the same tournament from left to right, with the window's mean
+//! attention as their fixed score. Afterwards C counts the window's queries that saw a token: fewer for the window's own.
 //!
 //! ```text
 //! c = 4, idx = 1     [ 1  2 ] 3  4 | 5          one of 1, 2 goes, idx = 2: the next pair is one step to the right
@@ -36,7 +37,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "block",
             default: "16, or a 4th of a budget below 64 rows",
             range: "a whole number from 1",
-            meaning: "tokens per block of the prompt; the last block observes",
+            meaning: "tokens per block of the prompt; the last block, up to the question's end, observes",
         },
         Parameter {
             name: "recent",
@@ -156,6 +157,8 @@ pub struct TreeKv {
     pub sinks: usize,
     budget: usize,
     chosen_block: usize,
+    /// What the template writes behind the question: part of the window.
+    tail: usize,
     /// Rows of the tree while answering.
     tree: usize,
     /// Slots that a head may fill.
@@ -171,15 +174,20 @@ impl TreeKv {
     /// What the prompt's blocks come to: `(lead, blocks, kept blocks)`. The lead is the sinks and the tokens that fill no block.
     ///
     /// ```text
-    /// | sinks, rest | block | block | block | last block |
-    /// 0           lead                    n - b          n
+    /// | sinks, rest | block | block | block | last block, tail |
+    /// 0           lead                  n - window            n
     /// ```
     fn layout(&self, n: usize) -> Option<(usize, usize, usize)> {
         let b = self.chosen_block;
-        let middle = n.checked_sub(b + self.sinks)?;
+        let middle = n.checked_sub(self.window() + self.sinks)?;
         let lead = self.sinks + middle % b;
-        let room = self.budget.checked_sub(b + lead)?;
+        let room = self.budget.checked_sub(self.window() + lead)?;
         (room >= b).then_some((lead, middle / b, room / b))
+    }
+
+    /// Queries that observe the prompt.
+    fn window(&self) -> usize {
+        self.chosen_block.saturating_add(self.tail)
     }
 
     /// Who of two neighbours leaves: the right one if the left one is better.
@@ -198,6 +206,7 @@ impl TreeKv {
         budget: usize,
     ) -> Result<(), PolicyError> {
         self.budget = budget;
+        self.tail = prompt.tail;
         self.chosen_block = self.block.unwrap_or((budget / 4).clamp(1, 16));
         let recent = self
             .recent
@@ -251,7 +260,7 @@ impl Policy for TreeKv {
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
             window: Some(Window {
-                rows: self.chosen_block,
+                rows: self.window(),
                 softmax: Softmax::All,
             }),
             uncut: true,
@@ -276,11 +285,23 @@ impl Policy for TreeKv {
         }
         let (lead, _, kept) = self.layout(n).ok_or_else(|| {
             let b = self.chosen_block;
-            let lead = self.sinks + n.saturating_sub(b + self.sinks) % b;
-            let why = format!("two blocks of {b} and {lead} first tokens");
-            too_small(budget, lead.saturating_add(2 * b), why, n)
+            let lead = self.sinks + n.saturating_sub(self.window() + self.sinks) % b;
+            let tail = match self.tail {
+                0 => String::new(),
+                tail => format!(", {tail} tokens behind the question"),
+            };
+            let why = format!("two blocks of {b}{tail} and {lead} first tokens");
+            too_small(
+                budget,
+                lead.saturating_add(b).saturating_add(self.window()),
+                why,
+                n,
+            )
         })?;
-        Ok(vec![lead + (kept + 1) * self.chosen_block; model.layers])
+        Ok(vec![
+            lead + kept * self.chosen_block + self.window();
+            model.layers
+        ])
     }
 
     fn stream(
@@ -309,7 +330,7 @@ impl Policy for TreeKv {
     fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
         let n = observation.tokens;
         let window = observation.window.expect("TreeKV asked for a window");
-        let observed = self.chosen_block.min(n);
+        let observed = self.window().min(n);
         self.seen.reserve_exact(self.slots);
         let layout = self.layout(n).filter(|_| n > self.budget);
         let group = observation.group;
@@ -323,9 +344,9 @@ impl Policy for TreeKv {
                     let units: Vec<_> = (0..blocks).map(span).collect();
                     let means = means(&scores, &units);
                     let winners = self.tournament(&means, capacity);
-                    let last = blocks;
                     (0..lead)
-                        .chain(winners.into_iter().chain([last]).flat_map(span))
+                        .chain(winners.into_iter().flat_map(span))
+                        .chain(n - observed..n)
                         .map(|t| t as u32)
                         .collect()
                 }
@@ -334,7 +355,8 @@ impl Policy for TreeKv {
             line.slots.extend(0..kept.len() as u32);
             let sums = kept.iter().map(|&t| scores[t as usize] * observed as f32);
             line.sums.extend(sums);
-            line.counts.resize(kept.len(), observed as u32);
+            let saw = |t: &u32| observed.min(n - *t as usize) as u32;
+            line.counts.extend(kept.iter().map(saw));
             (line, kept.into_iter().map(Pos).collect())
         });
         let (lines, heads) = heads.into_iter().unzip();

@@ -34,9 +34,9 @@ CHUNK = 40
 
 # name: (settings of kvpress, rows that stay, how to ask Kept)
 CASES = {
-    "kvzip_layer": ({"layerwise": True, "chunk_size": CHUNK}, 48, f"chunk={CHUNK}"),
-    "kvzip_layer_small": ({"layerwise": True, "chunk_size": 17}, 16, "chunk=17"),
-    "kvzip_layer_whole": ({"layerwise": True}, 48, ""),
+    "kvzip_layer": ({"layerwise": True, "chunk_size": CHUNK}, 48, f"chunk={CHUNK},spread=layer"),
+    "kvzip_layer_small": ({"layerwise": True, "chunk_size": 17}, 16, "chunk=17,spread=layer"),
+    "kvzip_layer_whole": ({"layerwise": True}, 48, "spread=layer"),
     "kvzip_model": ({"chunk_size": CHUNK}, 48, f"chunk={CHUNK},spread=model"),
     "kvzip_model_small": ({}, 16, "spread=model"),
 }

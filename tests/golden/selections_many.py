@@ -126,14 +126,14 @@ def answer_tova(case: dict, kept):
 
 
 def answer_treekv(case: dict, kept):
-    """Token by token after the prompt: S starts as what the last block saw of a row, C as its queries."""
+    """Token by token after the prompt: S starts as what the last block saw of a row, C as its queries that saw the row."""
     q, k, _ = selections.tensors(case)
     s, observed = case["set"], min(case["set"]["block"], case["n"])
     seen, heads = oracle.group_reduce(oracle.attn_probs(q[:, -observed:], k).sum(1), case["kv_heads"]), []
     for positions, sums in zip(kept, seen):
         head = oracle.TreeKVCache(case["budget"], s["sinks"], s["recent"], s["rule"])
         head.pos = [int(p) for p in positions]
-        head.S, head.C = [float(sums[p]) for p in positions], [observed] * len(positions)
+        head.S, head.C = [float(sums[p]) for p in positions], [min(observed, case["n"] - int(p)) for p in positions]
         heads.append(head)
 
     def step(new, probabilities):

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
+use kept_engine::policies::Budget;
 use kept_engine::{Ask, Engine, EngineError, Event, Finish, Limits, Method, Sampling};
 use kept_tests::golden::repository;
 use kept_tests::terminal::program;
@@ -165,6 +166,57 @@ fn the_log_never_holds_document_text() {
     for line in lines {
         for word in ["Zanzibarossa", "Quetzalword", "vault"] {
             assert!(!line.contains(word), "the log holds {word:?}: {line}");
+        }
+    }
+}
+
+/// Methods that lose the sample's answer at their defaults and a quarter of the rows, and why.
+const LOSES_THE_SAMPLE: [(&str, &str); 7] = [
+    ("streaming_llm", "keeps the first and the last tokens only"),
+    (
+        "h2o",
+        "keeps what all queries attended to, not what the question asks for",
+    ),
+    (
+        "scissorhands",
+        "keeps what all queries attended to, not what the question asks for",
+    ),
+    ("keydiff", "keeps unusual keys, whatever the question"),
+    (
+        "expected_attention",
+        "keeps what average later queries would attend to, whatever the question",
+    ),
+    (
+        "tova",
+        "one list of rows for all heads of a layer, by the question's last token and the template",
+    ),
+    (
+        "pyramidinfer",
+        "drops tokens from the computation of the layers behind",
+    ),
+];
+
+#[test]
+fn every_method_answers_the_sample_or_is_known_to_lose_it() {
+    let (engine, document) = (engine(), sample());
+    let sampling = Sampling::default();
+    for info in kept_engine::policies::methods() {
+        let method = method(info.name);
+        let asked = Ask {
+            budget: Some(Budget::Share(0.25)),
+            max_tokens: 24,
+            question: "What is the locker code of Ann Quorvin?",
+            ..ask(&document, &method, &sampling)
+        };
+        let answer = engine.ask(&asked, &mut |_| (), &Stop::new());
+        let text = answer.expect(info.name).text;
+        let loses = LOSES_THE_SAMPLE.iter().find(|(name, _)| *name == info.name);
+        match loses {
+            None => assert!(text.contains("4711"), "{}: {text}", info.name),
+            Some((name, why)) => assert!(
+                !text.contains("4711"),
+                "{name} answers now; it stood in the list because it {why}"
+            ),
         }
     }
 }
