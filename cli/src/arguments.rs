@@ -18,6 +18,7 @@ use kept_engine::{AUTO, DeviceChoice, Engine, Method};
 pub use self::asking::{AskArguments, Color, MapArguments};
 pub use self::measuring::{
     BenchArguments, CompareArguments, EvalCommand, NeedleArguments, PerplexityArguments,
+    QaArguments,
 };
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,

@@ -17,9 +17,10 @@ use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::output::{self, bytes, count};
+use crate::own_vaults::OwnVaults;
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use moved::Moved;
-use reading::{Asked, OwnVaults};
+use reading::Asked;
 
 #[derive(Serialize)]
 struct BenchJson {

@@ -6,6 +6,7 @@
 
 mod cases;
 mod perplexity;
+mod qa;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,7 @@ use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
 use cases::{Case, Cases, Heading, Place};
 pub use perplexity::perplexity;
+pub use qa::qa;
 
 /// An answer restates its question before the value.
 const ANSWER_TOKENS: usize = 32;

@@ -17,6 +17,7 @@ mod map_page;
 mod methods;
 mod model;
 mod output;
+mod own_vaults;
 mod paint;
 mod progress;
 mod pull;
@@ -126,6 +127,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Ask(arguments) => ask::run(arguments),
         Command::Map(arguments) => map::run(arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Eval(EvalCommand::Qa(arguments)) => eval::qa(&arguments),
         Command::Eval(EvalCommand::Needle(arguments)) => eval::needle(&arguments),
         Command::Eval(EvalCommand::Perplexity(arguments)) => eval::perplexity(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),

@@ -32,6 +32,7 @@ mod paint;
 mod prefill;
 mod prompt;
 pub mod protocol;
+pub mod qa;
 mod rereading;
 mod retention;
 mod sampler;

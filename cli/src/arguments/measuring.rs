@@ -59,6 +59,8 @@ pub struct CompareArguments {
 pub enum EvalCommand {
     /// One planted fact, asked for at every length and depth.
     Needle(NeedleArguments),
+    /// Questions with known answers about documents.
+    Qa(QaArguments),
     /// How well a long text is foretold in streaming mode.
     Perplexity(PerplexityArguments),
 }
@@ -124,6 +126,51 @@ pub struct NeedleArguments {
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
     /// Print JSON: a line for each case, then a summary.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct QaArguments {
+    /// A folder with questions.jsonl and documents/, such as tests/qa.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: PathBuf,
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
+    pub model: String,
+    /// Methods, comma separated (`kept methods` lists them).
+    #[arg(long, default_value = "full", value_name = "A,B,C")]
+    pub methods: String,
+    /// Parameters of single methods, as method:name=value[,method:name=value].
+    #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
+    pub set: String,
+    /// Budgets, comma separated.
+    #[arg(
+        long,
+        default_value = "25%",
+        value_name = "X,Y",
+        allow_hyphen_values = true
+    )]
+    pub budgets: String,
+    /// Longest answer, in tokens.
+    #[arg(
+        long,
+        default_value_t = 48,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    pub max_tokens: usize,
+    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    #[arg(long, value_name = "TYPE")]
+    pub cache: Option<CacheType>,
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// Print JSON: a line for each answer, then a summary.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,48 +1,21 @@
 //! What `kept bench` reads: drawn tokens, whole or in streaming, or nothing at all; and once more behind what is in a vault.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Policy, PromptShape};
-use kept_engine::vault::{VaultAccess, VaultFolder, Vaults};
+use kept_engine::vault::{VaultAccess, Vaults};
 use kept_engine::{
     CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, drawn_cache,
 };
 
+use crate::own_vaults::OwnVaults;
 use crate::progress::ReadingBar;
 
 /// Tokens of a question behind a document.
 const QUESTION: usize = 24;
-
-/// A folder of vaults that goes away with it.
-pub struct OwnVaults {
-    path: PathBuf,
-    folder: VaultFolder,
-}
-
-impl OwnVaults {
-    /// In the system's folder for what is temporary.
-    pub fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("kept-bench-{}", std::process::id()));
-        Self {
-            folder: VaultFolder::new(&path, u64::MAX),
-            path,
-        }
-    }
-}
-
-impl Drop for OwnVaults {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            eprintln!("{} is left behind: {error}", self.path.display());
-        }
-    }
-}
 
 /// What is to be read.
 pub struct Asked<'a> {

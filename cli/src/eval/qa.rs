@@ -1,0 +1,289 @@
+//! `kept eval qa`: questions with known answers about documents, with every method and budget. A line for each answer and a summary
+//! with `--json`, a table without.
+//!
+//! A document is read once: later questions and methods take its rows, stored as f16, from a vault that lives as long as the
+//! command.
+
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use kept_engine::documents::Document;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::needle::NeedleCell;
+use kept_engine::policies::Budget;
+use kept_engine::qa::{QaQuestion, QaScore};
+use kept_engine::vault::Vaults;
+use kept_engine::{Ask, Engine, EngineError, Limits, Method, Sampling};
+use serde::Serialize;
+
+use crate::arguments::{QaArguments, open};
+use crate::compare::{chosen_budgets, chosen_methods};
+use crate::model::model_path;
+use crate::output;
+use crate::own_vaults::OwnVaults;
+use crate::progress::{CountBar, stop_on_ctrl_c};
+
+#[derive(Serialize)]
+struct CaseJson<'a> {
+    method: &'a str,
+    budget: &'a str,
+    #[serde(flatten)]
+    question: QuestionJson<'a>,
+    answer: Option<&'a str>,
+    /// Why there is no answer.
+    refused: Option<&'a str>,
+    right: bool,
+    #[serde(flatten)]
+    score: Option<QaScore>,
+}
+
+#[derive(Serialize)]
+struct QuestionJson<'a> {
+    document: &'a str,
+    question: &'a str,
+    answers: &'a [String],
+}
+
+#[derive(Serialize)]
+struct SummaryJson {
+    model: String,
+    summary: Vec<SummaryRow>,
+}
+
+/// `low` and `high` hold the share of all such questions with 95 % confidence.
+#[derive(Serialize, Default)]
+struct SummaryRow {
+    method: String,
+    budget: String,
+    /// Questions that the documents answer.
+    answerable: u32,
+    /// Answers that include an accepted one.
+    included: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    f1: Option<f64>,
+    /// Answers to them that say that the document does not say.
+    wrongly_declined: u32,
+    /// Questions that the documents do not answer, and answers that say so.
+    unanswerable: u32,
+    rightly_declined: u32,
+    /// Questions that were not answered: the document is too long for the model, or the budget too small for the method.
+    refused: u32,
+}
+
+/// Counts of one method at one budget.
+#[derive(Default)]
+struct Tally {
+    answerable: NeedleCell,
+    f1: f64,
+    wrongly_declined: u32,
+    unanswerable: NeedleCell,
+    refused: u32,
+}
+
+impl Tally {
+    fn add(&mut self, question: &QaQuestion, score: Option<QaScore>) {
+        let right = score.is_some_and(|score| question.is_right(&score));
+        let cell = match question.answers.is_empty() {
+            true => &mut self.unanswerable,
+            false => &mut self.answerable,
+        };
+        cell.asked += 1;
+        cell.right += u32::from(right);
+        self.refused += u32::from(score.is_none());
+        if let Some(score) = score.filter(|_| !question.answers.is_empty()) {
+            self.f1 += score.f1;
+            self.wrongly_declined += u32::from(score.declined && !score.included);
+        }
+    }
+
+    fn row(&self, (method, budget): &(String, String)) -> SummaryRow {
+        let interval = self.answerable.interval();
+        let asked = self.answerable.asked;
+        SummaryRow {
+            method: method.clone(),
+            budget: budget.clone(),
+            answerable: asked,
+            included: self.answerable.share(),
+            low: interval.map(|(low, _)| low),
+            high: interval.map(|(_, high)| high),
+            f1: (asked > 0).then(|| self.f1 / f64::from(asked)),
+            wrongly_declined: self.wrongly_declined,
+            unanswerable: self.unanswerable.asked,
+            rightly_declined: self.unanswerable.right,
+            refused: self.refused,
+        }
+    }
+}
+
+/// A method at a budget, and how the two are shown.
+struct Run {
+    method: Method,
+    budget: Option<Budget>,
+    label: (String, String),
+}
+
+pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
+    let methods = chosen_methods(Some(&arguments.methods), &arguments.set)?;
+    let budgets = chosen_budgets(&arguments.budgets)?;
+    ensure!(
+        arguments.max_tokens > 0,
+        "--max-tokens 0 leaves no answer; give at least 1"
+    );
+    let questions = QaQuestion::read_all(&arguments.data)?;
+    ensure!(
+        !questions.is_empty(),
+        "'{}' has no questions in questions.jsonl",
+        arguments.data.display()
+    );
+    model_path(&arguments.model)?;
+    let engine = open(
+        &arguments.model,
+        arguments.threads,
+        &arguments.stretch,
+        &arguments.device,
+        arguments.cache,
+    )?;
+    let runs = runs(methods, &budgets);
+    let rows = ask_all(&engine, arguments, &questions, &runs)?;
+    match arguments.json {
+        true => output::print_json(&SummaryJson {
+            model: engine.model().name().to_owned(),
+            summary: rows,
+        }),
+        false => output::print_text(&table(&rows)),
+    }
+}
+
+/// The full cache has no budget: once is enough.
+fn runs(methods: Vec<Method>, budgets: &[Budget]) -> Vec<Run> {
+    let of = |method: Method| -> Vec<Run> {
+        let budgets: Vec<Option<Budget>> = match method.name == "full" {
+            true => vec![None],
+            false => budgets.iter().copied().map(Some).collect(),
+        };
+        let run = |budget: Option<Budget>| Run {
+            label: (
+                method.name.clone(),
+                budget.map(|b| b.to_string()).unwrap_or_default(),
+            ),
+            method: method.clone(),
+            budget,
+        };
+        budgets.into_iter().map(run).collect()
+    };
+    methods.into_iter().flat_map(of).collect()
+}
+
+fn ask_all(
+    engine: &Engine,
+    arguments: &QaArguments,
+    questions: &[QaQuestion],
+    runs: &[Run],
+) -> anyhow::Result<Vec<SummaryRow>> {
+    let stop = stop_on_ctrl_c();
+    let vaults = OwnVaults::new();
+    let bar = CountBar::new(questions.len());
+    let mut tallies: Vec<Tally> = runs.iter().map(|_| Tally::default()).collect();
+    let mut documents = BTreeMap::new();
+    for question in questions {
+        bar.next(&question.document);
+        let document = match documents.entry(&question.document) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                new.insert(Document::open(&question.path(&arguments.data))?)
+            }
+        };
+        for (run, tally) in runs.iter().zip(&mut tallies) {
+            let answer = ask(engine, arguments, (document, question), run, &vaults, &stop)?;
+            let score = answer.as_ref().ok().map(|answer| question.score(answer));
+            tally.add(question, score);
+            if arguments.json {
+                output::print_json(&CaseJson {
+                    method: &run.label.0,
+                    budget: &run.label.1,
+                    question: QuestionJson {
+                        document: &question.document,
+                        question: &question.question,
+                        answers: &question.answers,
+                    },
+                    answer: answer.as_deref().ok(),
+                    refused: answer.as_ref().err().map(String::as_str),
+                    right: score.is_some_and(|score| question.is_right(&score)),
+                    score,
+                })?;
+            }
+        }
+    }
+    bar.clear();
+    let rows = runs.iter().zip(&tallies);
+    Ok(rows.map(|(run, tally)| tally.row(&run.label)).collect())
+}
+
+/// The answer, or why there is none: the document is too long for the model, or the method refuses its budget.
+fn ask(
+    engine: &Engine,
+    arguments: &QaArguments,
+    (document, question): (&Document, &QaQuestion),
+    run: &Run,
+    vaults: &OwnVaults,
+    stop: &Stop,
+) -> anyhow::Result<Result<String, String>> {
+    let asked = engine.ask(
+        &Ask {
+            document,
+            question: &question.question,
+            method: &run.method,
+            budget: run.budget,
+            sampling: &Sampling::default(),
+            max_tokens: arguments.max_tokens,
+            thinking: false,
+            limits: Limits::default(),
+            vault: Some(Vaults {
+                folder: &vaults.folder,
+                kind: PackedRows::F16,
+            }),
+        },
+        &mut |_| (),
+        stop,
+    );
+    match asked {
+        Ok(answer) => {
+            if stop.is_requested() {
+                return Err(EngineError::Stopped.into());
+            }
+            Ok(Ok(answer.text.trim().to_owned()))
+        }
+        Err(
+            error @ (EngineError::TooLong { .. }
+            | EngineError::TooLongFor { .. }
+            | EngineError::QuestionTooLong { .. }),
+        ) => Ok(Err(error.to_string())),
+        Err(error) if error.is_refusal() => Ok(Err(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A Markdown table.
+fn table(rows: &[SummaryRow]) -> String {
+    let mut text = "| method | budget | right | F1 | wrongly declined | rightly declined | not answered |\n| --- | --- | --- | --- | --- | --- | --- |\n".to_owned();
+    let percent = |share: Option<f64>| 100.0 * share.unwrap_or_default();
+    for row in rows {
+        text += &format!(
+            "| `{}` | {} | {:.0} % ({:.0} to {:.0}) | {:.2} | {} of {} | {} of {} | {} |\n",
+            row.method,
+            row.budget,
+            percent(row.included),
+            percent(row.low),
+            percent(row.high),
+            row.f1.unwrap_or_default(),
+            row.wrongly_declined,
+            row.answerable,
+            row.rightly_declined,
+            row.unanswerable,
+            row.refused,
+        );
+    }
+    text += "\nRight: share of the answerable questions whose answer includes an accepted one; in brackets where it lies with 95 % confidence.\n";
+    text
+}

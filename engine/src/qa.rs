@@ -1,0 +1,257 @@
+//! Questions with known answers about documents (`tests/qa`): the file that holds them, and how an answer is scored.
+//!
+//! ```text
+//! {"document":"lease.txt","question":"How much is the deposit?","answers":["2,820 euros","2820 euros"]}
+//! ```
+//!
+//! A question without accepted answers is one that its document does not answer: right is an answer that says so.
+//!
+//! Not here: asking (`kept eval qa`).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// One question.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QaQuestion {
+    /// File name in the set's folder `documents`.
+    pub document: String,
+    /// The question.
+    pub question: String,
+    /// Accepted answers; none where the document does not say.
+    pub answers: Vec<String>,
+}
+
+/// How good one answer is.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct QaScore {
+    /// The words of an accepted answer stand next to each other in the answer.
+    pub included: bool,
+    /// Token F1 against the best accepted answer, 0 to 1 (as in SQuAD).
+    pub f1: f64,
+    /// The answer says that the document does not say.
+    pub declined: bool,
+}
+
+/// Why a set of questions cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum QaError {
+    /// The file is missing or cannot be read.
+    #[error(
+        "'{path}' cannot be read: {error}; give a folder with questions.jsonl and documents/, such as tests/qa"
+    )]
+    File {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A line is no question.
+    #[error(
+        "line {line} of '{path}' is not {{\"document\":...,\"question\":...,\"answers\":[...]}}: {error}"
+    )]
+    Line {
+        /// The file.
+        path: String,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        error: String,
+    },
+}
+
+impl QaQuestion {
+    /// The questions of `folder`, in the order of its `questions.jsonl`.
+    ///
+    /// # Errors
+    /// [`QaError`]; a line whose document is not in the folder's `documents` is one too.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>, QaError> {
+        let path = folder.join("questions.jsonl");
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(&path).map_err(|error| QaError::File {
+            path: shown.clone(),
+            error,
+        })?;
+        let lines = text.lines().enumerate();
+        let questions = lines.filter(|(_, line)| !line.trim().is_empty());
+        questions
+            .map(|(at, line)| {
+                Self::of_line(folder, line).map_err(|error| QaError::Line {
+                    path: shown.clone(),
+                    line: at + 1,
+                    error,
+                })
+            })
+            .collect()
+    }
+
+    fn of_line(folder: &Path, line: &str) -> Result<Self, String> {
+        let question: Self = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let name = Path::new(&question.document);
+        if name.file_name() != Some(name.as_os_str()) {
+            return Err(format!("'{}' is not a file name", question.document));
+        }
+        match question.path(folder).is_file() {
+            true => Ok(question),
+            false => Err(format!("there is no documents/{}", question.document)),
+        }
+    }
+
+    /// Where the question's document lies.
+    pub fn path(&self, folder: &Path) -> std::path::PathBuf {
+        folder.join("documents").join(&self.document)
+    }
+
+    /// Scores `answer`.
+    pub fn score(&self, answer: &str) -> QaScore {
+        let words = words(answer);
+        let accepted: Vec<Vec<String>> = self.answers.iter().map(|a| self::words(a)).collect();
+        QaScore {
+            included: accepted.iter().any(|accepted| contains(&words, accepted)),
+            f1: accepted.iter().map(|a| f1(&words, a)).fold(0.0, f64::max),
+            declined: DECLINES
+                .iter()
+                .any(|said| contains(&words, &self::words(said))),
+        }
+    }
+
+    /// Whether an answer with this score is right.
+    pub fn is_right(&self, score: &QaScore) -> bool {
+        match self.answers.is_empty() {
+            true => score.declined,
+            false => score.included,
+        }
+    }
+}
+
+/// How models say that a document does not say.
+const DECLINES: [&str; 22] = [
+    "does not say",
+    "doesn't say",
+    "does not mention",
+    "doesn't mention",
+    "does not state",
+    "doesn't state",
+    "does not specify",
+    "doesn't specify",
+    "does not provide",
+    "doesn't provide",
+    "does not contain",
+    "does not include",
+    "not mentioned",
+    "not stated",
+    "not specified",
+    "not provided",
+    "not given",
+    "not known",
+    "no information",
+    "no mention",
+    "cannot be determined",
+    "do not know",
+];
+
+/// Lower case, without punctuation, articles and the possessive `'s`.
+fn words(text: &str) -> Vec<String> {
+    let word = |word: &str| -> String {
+        let word = word.to_lowercase().replace('’', "'");
+        let word = word.trim_end_matches(|c: char| c.is_ascii_punctuation() && c != '\'');
+        let word = word.strip_suffix("'s").unwrap_or(word);
+        let kept = word
+            .chars()
+            .filter(|c| !c.is_ascii_punctuation() && !"“”‘’—–…".contains(*c));
+        kept.collect()
+    };
+    let articles = ["", "a", "an", "the"];
+    let words = text.split_whitespace().map(word);
+    words
+        .filter(|word| !articles.contains(&word.as_str()))
+        .collect()
+}
+
+fn contains(answer: &[String], accepted: &[String]) -> bool {
+    !accepted.is_empty() && answer.windows(accepted.len()).any(|part| part == accepted)
+}
+
+fn f1(answer: &[String], accepted: &[String]) -> f64 {
+    let mut left: HashMap<&str, usize> = HashMap::new();
+    for word in accepted {
+        *left.entry(word).or_default() += 1;
+    }
+    let mut common = 0;
+    for word in answer {
+        if let Some(count) = left.get_mut(word.as_str()).filter(|count| **count > 0) {
+            *count -= 1;
+            common += 1;
+        }
+    }
+    match common {
+        0 => 0.0,
+        common => 2.0 * f64::from(common) / (answer.len() + accepted.len()) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(answers: &[&str]) -> QaQuestion {
+        QaQuestion {
+            document: "lease.txt".to_owned(),
+            question: "How much is the deposit?".to_owned(),
+            answers: answers.iter().map(|&a| a.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn an_answer_counts_if_it_names_an_accepted_one() {
+        let deposit = question(&["2,820 euros", "Mrs. Halloway"]);
+        let right = deposit.score("The deposit is 2820 Euros.");
+        assert!(right.included && !right.declined && deposit.is_right(&right));
+        // Common: 2820, euros; of 4 and 2 words.
+        assert!((right.f1 - 2.0 * 2.0 / 6.0).abs() < 1e-9);
+        assert!(deposit.score("Mrs. Halloway's fridge").included);
+        for wrong in ["2,82", "euros 2,820", "", "12,820 euros"] {
+            let score = deposit.score(wrong);
+            assert!(!score.included && !deposit.is_right(&score), "{wrong}");
+        }
+        assert_eq!(deposit.score("no idea").f1, 0.0);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_wants_to_be_declined() {
+        let unanswerable = question(&[]);
+        let declined = unanswerable.score("The document doesn’t mention the deposit.");
+        assert!(declined.declined && unanswerable.is_right(&declined));
+        let made_up = unanswerable.score("The deposit is 500 euros.");
+        assert!(!unanswerable.is_right(&made_up));
+    }
+
+    #[test]
+    fn a_broken_line_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            std::fs::write(folder.path().join("questions.jsonl"), text).unwrap();
+            QaQuestion::read_all(folder.path())
+        };
+        assert!(matches!(
+            QaQuestion::read_all(folder.path()),
+            Err(QaError::File { .. })
+        ));
+        std::fs::create_dir(folder.path().join("documents")).unwrap();
+        std::fs::write(folder.path().join("documents/a.txt"), "text").unwrap();
+        let good = r#"{"document":"a.txt","question":"Why?","answers":[]}"#;
+        assert_eq!(read(&format!("{good}\n\n{good}\n")).unwrap().len(), 2);
+        for broken in [
+            "{",
+            r#"{"document":"b.txt","question":"Why?","answers":[]}"#,
+            r#"{"document":"../a.txt","question":"Why?","answers":[]}"#,
+            r#"{"document":"a.txt","question":"Why?"}"#,
+        ] {
+            let error = read(&format!("{good}\n{broken}\n")).unwrap_err();
+            assert!(matches!(error, QaError::Line { line: 2, .. }), "{broken}");
+        }
+    }
+}
