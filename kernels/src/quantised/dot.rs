@@ -206,34 +206,63 @@ mod x86 {
     ) -> [f32; ROWS] {
         // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
         unsafe {
+            let blocks = input.scales.len();
             let mut found = [_mm256_setzero_ps(); ROWS];
             for (found, row) in found.iter_mut().zip(rows) {
-                // Two sums, as one would wait for itself.
-                let mut both = [_mm256_setzero_ps(); 2];
-                let mut added = 0.0f32;
+                // Two sums, as one would wait for itself; by name, as an index would keep them in memory.
+                let (mut even, mut odd) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+                let mut added = _mm_setzero_ps();
                 let mut at = row.as_ptr();
-                for block in 0..input.scales.len() {
-                    ahead(at);
-                    let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
-                    let level = *input.scales.get_unchecked(block) * half(at);
-                    let products = match F::MINS {
-                        true => unsigned::<VNNI>(F::weights(at), x),
-                        false => signed::<VNNI>(F::weights(at), x),
-                    };
-                    let products = _mm256_cvtepi32_ps(products);
-                    let sum = both[block % 2];
-                    both[block % 2] = _mm256_fmadd_ps(products, _mm256_set1_ps(level), sum);
-                    if F::MINS {
-                        added += half(at.add(2)) * *input.sums.get_unchecked(block);
-                    }
+                for pair in 0..blocks / 2 {
+                    even = block_of_32::<F, VNNI>(at, input, 2 * pair, even, &mut added);
+                    at = at.add(F::BYTES);
+                    odd = block_of_32::<F, VNNI>(at, input, 2 * pair + 1, odd, &mut added);
                     at = at.add(F::BYTES);
                 }
-                *found = _mm256_add_ps(both[0], both[1]);
+                if blocks % 2 == 1 {
+                    even = block_of_32::<F, VNNI>(at, input, blocks - 1, even, &mut added);
+                }
+                *found = _mm256_add_ps(even, odd);
                 if F::MINS {
-                    *found = _mm256_add_ps(*found, _mm256_zextps128_ps256(_mm_set_ss(added)));
+                    let added = _mm_blend_ps::<0b0010>(_mm_setzero_ps(), added);
+                    *found = _mm256_add_ps(*found, _mm256_zextps128_ps256(added));
                 }
             }
             sums(found)
+        }
+    }
+
+    /// The block at `at` times block `block` of the input, added to `sum`; of a format with minima the second number of `added`
+    /// is their part.
+    #[inline(always)]
+    unsafe fn block_of_32<F: BlockOf32, const VNNI: bool>(
+        at: *const u8,
+        input: Row<'_>,
+        block: usize,
+        sum: __m256,
+        added: &mut __m128,
+    ) -> __m256 {
+        // SAFETY: the caller has the instructions, and both blocks; every format's is more than four bytes.
+        unsafe {
+            ahead(at);
+            let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
+            // Both halves at once: two bytes by themselves would come into a register that has to be waited for.
+            let halves = _mm_cvtph_ps(_mm_cvtsi32_si128(at.cast::<i32>().read_unaligned()));
+            let level = _mm_load_ss(input.scales.as_ptr().add(block));
+            let (products, level) = match F::MINS {
+                true => {
+                    let total = _mm_load_ss(input.sums.as_ptr().add(block));
+                    let both = _mm_mul_ps(halves, _mm_unpacklo_ps(level, total));
+                    *added = _mm_add_ps(*added, both);
+                    (unsigned::<VNNI>(F::weights(at), x), both)
+                }
+                false => (signed::<VNNI>(F::weights(at), x), _mm_mul_ss(level, halves)),
+            };
+            _mm256_fmadd_ps(
+                _mm256_cvtepi32_ps(products),
+                _mm256_broadcastss_ps(level),
+                sum,
+            )
         }
     }
 
