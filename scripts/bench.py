@@ -29,6 +29,9 @@ ASKING = ["keydiff", "expected_attention"]
 # Scores by the queries of the whole prompt too, which window methods do without.
 SUMMING = "ems"
 FAR, BUDGET = 32768, 1024
+# Trained models, which `make models` brings, and prompt lengths for them.
+TRAINED = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"]
+TRAINED_POINTS = [512, 7000]
 
 
 def main():
@@ -41,7 +44,7 @@ def main():
     a.add_argument("--runs", type=int)
     a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     a.add_argument("--cache", default="f16", help="Kept's cache type")
-    a.add_argument("--without", default="", help="parts to leave out, with commas between: speed, far, selection, again, memory, streaming, peer")
+    a.add_argument("--without", default="", help="parts to leave out, with commas between: speed, trained, far, selection, again, memory, streaming, peer")
     o = a.parse_args()
     sys.dont_write_bytecode = True
     import bench_models
@@ -56,20 +59,22 @@ def main():
     if o.quick:
         without |= {"memory", "streaming"}
     bench = Bench(o, folder, runs, without)
+    if "trained" not in without:
+        bench.trained(TRAINED_POINTS[:1] if o.quick else TRAINED_POINTS)
+    path = lambda name: pathlib.Path(name) if os.sep in name else bench_models.model(folder, name)
     for name in names:
-        path = pathlib.Path(name) if os.sep in name else bench_models.model(folder, name)
         for tokens in points if "speed" not in without else []:
-            bench.point(path, tokens)
+            bench.point(path(name), tokens)
         if "far" not in without:
-            bench.far(path)
-    smallest = pathlib.Path(names[-1]) if os.sep in names[-1] else bench_models.model(folder, names[-1])
+            bench.far(path(name))
+    smallest = names[-1]
     if "selection" not in without:
-        bench.selection(smallest, points[-1])
+        bench.selection(path(smallest), points[-1])
     if "again" not in without:
         bench.again("mini", 3600)
-        bench.again(smallest, points[-1] if o.quick else 2 * points[-1])
+        bench.again(path(smallest), points[-1] if o.quick else 2 * points[-1])
     if "memory" not in without:
-        bench.memory(smallest)
+        bench.memory(path(smallest))
     if "streaming" not in without:
         bench.streaming()
     bench.write()
@@ -147,6 +152,16 @@ class Bench:
             speed, (theirs, flash) = middle(mine, key), best(key)
             self.row("speed", model, what, tokens, speed, theirs, flash, middle(mine, moved))
 
+    def trained(self, points):
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folders = os.environ.get("KEPT_MODELS") or os.path.join(cache, "kept", "models")
+        for name in TRAINED:
+            found = [path for path in (pathlib.Path(folder) / name for folder in folders.split(os.pathsep)) if path.exists()]
+            if not found:
+                print(f"{name} is not in {folders}, and not timed: make models brings it", file=sys.stderr)
+            for tokens in points if found else []:
+                self.point(found[0], tokens)
+
     def far(self, model):
         decode = 16 if self.o.quick else 32
         near = lambda: self.kept(model, None, decode, "--method", "snapkv", "--budget", BUDGET, "--after", BUDGET)
@@ -169,7 +184,7 @@ class Bench:
                    ratio=kept / peer if peer else None, bytes_per_token=moved, gbs=gbs, share_of_copy=gbs / self.copy)
         self.report[table].append(row)
         beside = f"{peer:9.2f} llama.cpp (flash attention {'on' if flash else 'off'})  {kept / peer:5.2f}x" if peer else ""
-        print(f"{model.stem:18} {what:32} {tokens:6}  {kept:9.2f} kept {beside}", file=sys.stderr, flush=True)
+        print(f"{model.stem:30} {what:32} {tokens:6}  {kept:9.2f} kept {beside}", file=sys.stderr, flush=True)
 
     def moved(self, bytes_moved, seconds):
         """What is moved at least, how fast, and its share of copying memory."""

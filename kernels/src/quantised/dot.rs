@@ -77,7 +77,7 @@ macro_rules! by_description {
     )*};
 }
 
-by_description! { Q4_1 Q5_1 Q2K Q3K }
+by_description! { Q2K Q3K }
 
 macro_rules! in_registers {
     ($($format:ident: $dots:ident;)*) => {$(
@@ -112,7 +112,9 @@ macro_rules! in_registers {
 in_registers! {
     Q8_0: q8_0;
     Q4_0: q4_0;
+    Q4_1: q4_1;
     Q5_0: q5_0;
+    Q5_1: q5_1;
     Q4K: q4_k;
     Q5K: q5_k;
     Q6K: q6_k;
@@ -124,7 +126,7 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::format::{Format, Q4_0, Q4K, Q5_0, Q5K, Q6K, Q8_0};
+    use super::super::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     use super::{BLOCK, ROWS, Row};
 
     /// Sums of four products each of unsigned `weights`, at most six bits, and signed `input`.
@@ -188,9 +190,9 @@ mod x86 {
         }
     }
 
-    /// A format of blocks of 32 with one scale at their beginning.
+    /// A format of blocks of 32 with one scale at their beginning, and behind it what is added to each number, if there are minima.
     trait BlockOf32: Format {
-        /// A block's signed bytes.
+        /// A block's bytes: signed ones, or unsigned ones of at most five bits if there are minima.
         ///
         /// # Safety
         /// AVX2, and a whole block at `at`.
@@ -204,23 +206,63 @@ mod x86 {
     ) -> [f32; ROWS] {
         // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
         unsafe {
+            let blocks = input.scales.len();
             let mut found = [_mm256_setzero_ps(); ROWS];
             for (found, row) in found.iter_mut().zip(rows) {
-                // Two sums, as one would wait for itself.
-                let mut both = [_mm256_setzero_ps(); 2];
+                // Two sums, as one would wait for itself; by name, as an index would keep them in memory.
+                let (mut even, mut odd) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+                let mut added = _mm_setzero_ps();
                 let mut at = row.as_ptr();
-                for block in 0..input.scales.len() {
-                    ahead(at);
-                    let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
-                    let level = *input.scales.get_unchecked(block) * half(at);
-                    let products = _mm256_cvtepi32_ps(signed::<VNNI>(F::weights(at), x));
-                    let sum = both[block % 2];
-                    both[block % 2] = _mm256_fmadd_ps(products, _mm256_set1_ps(level), sum);
+                for pair in 0..blocks / 2 {
+                    even = block_of_32::<F, VNNI>(at, input, 2 * pair, even, &mut added);
+                    at = at.add(F::BYTES);
+                    odd = block_of_32::<F, VNNI>(at, input, 2 * pair + 1, odd, &mut added);
                     at = at.add(F::BYTES);
                 }
-                *found = _mm256_add_ps(both[0], both[1]);
+                if blocks % 2 == 1 {
+                    even = block_of_32::<F, VNNI>(at, input, blocks - 1, even, &mut added);
+                }
+                *found = _mm256_add_ps(even, odd);
+                if F::MINS {
+                    let added = _mm_blend_ps::<0b0010>(_mm_setzero_ps(), added);
+                    *found = _mm256_add_ps(*found, _mm256_zextps128_ps256(added));
+                }
             }
             sums(found)
+        }
+    }
+
+    /// The block at `at` times block `block` of the input, added to `sum`; of a format with minima the second number of `added`
+    /// is their part.
+    #[inline(always)]
+    unsafe fn block_of_32<F: BlockOf32, const VNNI: bool>(
+        at: *const u8,
+        input: Row<'_>,
+        block: usize,
+        sum: __m256,
+        added: &mut __m128,
+    ) -> __m256 {
+        // SAFETY: the caller has the instructions, and both blocks; every format's is more than four bytes.
+        unsafe {
+            ahead(at);
+            let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
+            // Both halves at once: two bytes by themselves would come into a register that has to be waited for.
+            let halves = _mm_cvtph_ps(_mm_cvtsi32_si128(at.cast::<i32>().read_unaligned()));
+            let level = _mm_load_ss(input.scales.as_ptr().add(block));
+            let (products, level) = match F::MINS {
+                true => {
+                    let total = _mm_load_ss(input.sums.as_ptr().add(block));
+                    let both = _mm_mul_ps(halves, _mm_unpacklo_ps(level, total));
+                    *added = _mm_add_ps(*added, both);
+                    (unsigned::<VNNI>(F::weights(at), x), both)
+                }
+                false => (signed::<VNNI>(F::weights(at), x), _mm_mul_ss(level, halves)),
+            };
+            _mm256_fmadd_ps(
+                _mm256_cvtepi32_ps(products),
+                _mm256_broadcastss_ps(level),
+                sum,
+            )
         }
     }
 
@@ -245,21 +287,47 @@ mod x86 {
         unsafe fn weights(at: *const u8) -> __m256i {
             // SAFETY: the caller's promise.
             unsafe {
-                // Bit i of the 32 to byte i, all ones where it is set.
-                let spread = _mm256_set_epi64x(
-                    0x0303_0303_0303_0303,
-                    0x0202_0202_0202_0202,
-                    0x0101_0101_0101_0101,
-                    0,
-                );
-                let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
-                let bits = _mm256_set1_epi32(at.add(2).cast::<i32>().read_unaligned());
-                let bits = _mm256_or_si256(_mm256_shuffle_epi8(bits, spread), others);
-                let set = _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(-1));
                 // Without the bit a number is 16 less: the upper bits of two's complement.
-                let less = _mm256_andnot_si256(set, _mm256_set1_epi8(0xf0_u8 as i8));
+                let less = _mm256_andnot_si256(set(at.add(2)), _mm256_set1_epi8(0xf0_u8 as i8));
                 _mm256_or_si256(nibbles(at.add(6)), less)
             }
+        }
+    }
+
+    impl BlockOf32 for Q4_1 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { nibbles(at.add(4)) }
+        }
+    }
+
+    impl BlockOf32 for Q5_1 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let more = _mm256_and_si256(set(at.add(4)), _mm256_set1_epi8(16));
+                _mm256_or_si256(nibbles(at.add(8)), more)
+            }
+        }
+    }
+
+    /// Bit i of 32 as byte i: all ones where it is set.
+    #[inline(always)]
+    unsafe fn set(at: *const u8) -> __m256i {
+        // SAFETY: the caller has the instructions, and four bytes.
+        unsafe {
+            let spread = _mm256_set_epi64x(
+                0x0303_0303_0303_0303,
+                0x0202_0202_0202_0202,
+                0x0101_0101_0101_0101,
+                0,
+            );
+            let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
+            let bits = _mm256_set1_epi32(at.cast::<i32>().read_unaligned());
+            let bits = _mm256_or_si256(_mm256_shuffle_epi8(bits, spread), others);
+            _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(-1))
         }
     }
 
@@ -293,12 +361,30 @@ mod x86 {
     }
 
     #[inline(always)]
+    pub(super) unsafe fn q4_1<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { blocks_of_32::<Q4_1, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
     pub(super) unsafe fn q5_0<const VNNI: bool>(
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
         // SAFETY: the caller's promise.
         unsafe { blocks_of_32::<Q5_0, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn q5_1<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { blocks_of_32::<Q5_1, VNNI>(rows, input) }
     }
 
     /// Scales and minima of a K-quant block, `[8]` each, without the block's own factors.
