@@ -74,11 +74,11 @@ pub struct EngineArguments {
     /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// How the cache is compressed; `kept methods` lists them. With auto, method and budget are chosen for model, document and
+    /// How the cache is compressed, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With auto, method and budget are chosen for model, document and
     /// memory by measured fidelity [default: auto for ask and map, else snapkv].
     #[arg(long)]
     pub method: Option<String>,
-    /// Parameters of the method, as name=value[,name=value].
+    /// Parameters of the method, as name=value[,name=value]; what its brackets set wins.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
     /// What may stay in memory: rows per head (512), a share of the prompt (10%) or bytes for the whole cache (512MiB)
@@ -164,32 +164,32 @@ impl EngineArguments {
 
     /// The method with its parameters, checked; snapkv unless another is named.
     pub fn method(&self) -> anyhow::Result<Method> {
-        let method = Method {
-            name: self.method.clone().unwrap_or_else(|| "snapkv".to_owned()),
-            parameters: Parameters::parse_assignments(&self.set)?,
-        };
+        let mut method: Method = self.method.as_deref().unwrap_or("snapkv").parse()?;
+        method.set_further(&Parameters::parse_assignments(&self.set)?);
         method.build()?;
         Ok(method)
     }
 
     /// The method for a document: what is named, or the choice of one. Parameters alone are those of snapkv.
     pub fn method_or_auto(&self) -> anyhow::Result<Method> {
-        let named = self
-            .method
-            .as_deref()
-            .map_or(self.set.is_empty(), |name| name == AUTO);
-        if !named {
+        let named: Option<Method> = self.method.as_deref().map(str::parse).transpose()?;
+        let auto = named
+            .as_ref()
+            .map_or(self.set.is_empty(), |method| method.name == AUTO);
+        if !auto {
             return self.method();
+        }
+        if let Some(named) = named.filter(|named| !named.parameters.is_empty()) {
+            anyhow::bail!(
+                "{named} sets parameters, and auto has none; name the method that they are for"
+            );
         }
         anyhow::ensure!(
             self.set.is_empty(),
             "--set {} needs a --method that it is for; auto has no parameters",
             self.set
         );
-        Ok(Method {
-            name: AUTO.to_owned(),
-            parameters: Vec::new(),
-        })
+        Ok(Method::plain(AUTO))
     }
 
     /// The budget, if one was given.
@@ -220,7 +220,7 @@ pub struct MethodsArguments {
 
 #[derive(Debug, Args)]
 pub struct SelectArguments {
-    /// The method.
+    /// The method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'.
     #[arg(long)]
     pub method: String,
     /// Rows per kv head (512) or a share of the tokens (10%).
@@ -231,7 +231,7 @@ pub struct SelectArguments {
     /// its first token, its end, the first row of its repetition, its end.
     #[arg(long, value_name = "FILE")]
     pub input: PathBuf,
-    /// Parameters of the method, as name=value[,name=value].
+    /// Parameters of the method, as name=value[,name=value]; what its brackets set wins.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
     /// Which layer the tensors are of, from 0.

@@ -23,6 +23,8 @@ struct AskJson<'a> {
     finish: Finish,
     model: &'a str,
     method: &'a str,
+    /// The method with its parameters: `snapkv[w=8]`.
+    label: &'a str,
     /// How kept rows were stored.
     cache: &'a str,
     /// Why it was that method, where none was named.
@@ -164,12 +166,18 @@ impl Asking<'_> {
             None => Ok(()),
         };
         if arguments.json {
-            self.print_json(ask.question, &answer)?;
+            self.print_json(ask, &answer)?;
             return written;
         }
         printed?;
         output::print_text("\n")?;
-        let summary = summary(&answer, &said, computer(engine), self.expected);
+        let summary = summary(
+            &answer,
+            &label(ask, &answer),
+            &said,
+            computer(engine),
+            self.expected,
+        );
         output::say(&format!("\n{summary}"));
         written?;
         if arguments.paint {
@@ -183,13 +191,14 @@ impl Asking<'_> {
         Ok(())
     }
 
-    fn print_json(&self, question: &str, answer: &Answer) -> anyhow::Result<()> {
+    fn print_json(&self, ask: &Ask<'_>, answer: &Answer) -> anyhow::Result<()> {
         output::print_json(&AskJson {
-            question,
+            question: ask.question,
             answer: &answer.text,
             finish: answer.finish,
             model: self.engine.model().name(),
             method: &answer.method,
+            label: &label(ask, answer),
             cache: answer.cache.name(),
             chosen: answer.chosen.as_ref(),
             prompt_tokens: answer.prompt.len(),
@@ -220,10 +229,23 @@ fn computer(engine: &Engine) -> Option<&str> {
     Some(&card.device().facts().name)
 }
 
+/// The method that answered, with what was set of it; one that was chosen is as it is.
+fn label(ask: &Ask<'_>, answer: &Answer) -> String {
+    match ask.method.name == answer.method {
+        true => ask.method.to_string(),
+        false => answer.method.clone(),
+    }
+}
+
 /// What the answer cost, in three lines, and what is to be known of it that was not `said`; `expected` bytes were to be the peak, `card`
 /// computed.
-fn summary(answer: &Answer, said: &[String], card: Option<&str>, expected: u64) -> String {
-    let method = &answer.method;
+fn summary(
+    answer: &Answer,
+    method: &str,
+    said: &[String],
+    card: Option<&str>,
+    expected: u64,
+) -> String {
     let mean = answer.map.mean_rows();
     let mut text = format!(
         "{method}: kept {} of {} tokens per head · {} cache {} instead of {} ({:.0} %)\n",

@@ -26,6 +26,8 @@ use reading::Asked;
 struct BenchJson {
     model: String,
     method: String,
+    /// The method with its parameters: `snapkv[w=8]`.
+    label: String,
     cache: &'static str,
     budget_rows: usize,
     threads: usize,
@@ -234,6 +236,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     };
     let report = BenchJson {
         model: model.name().to_owned(),
+        label: method.to_string(),
         method: method.name,
         cache: engine.cache_type().name(),
         budget_rows: budget,
@@ -327,7 +330,7 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
          answering  {:>9.1} tokens/s   a token: {}, {:.1} allocations\n\
          memory     weights {}, cache {} of {}, scratch {}, peak {} (expected {})\n",
         report.model,
-        report.method,
+        report.label,
         count(report.budget_rows),
         report.threads,
         report.simd,

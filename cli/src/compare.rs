@@ -1,12 +1,12 @@
 //! `kept compare`: methods and budgets held against the full cache on one document and question. A table on stdout, or with
 //! `--json` one object a line; a budget that a method refuses is a row with the reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use kept_engine::documents::Document;
 use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 use kept_engine::policies::{self, Budget, Parameters};
@@ -56,9 +56,11 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let reference = engine.reference(&document, question, arguments.max_tokens, &mut show, &stop);
     bar.clear();
     let reference = reference?;
+    let names = methods.iter().map(|method| method.to_string().len());
+    let wide = names.max().unwrap_or(0).max(NAME);
     match arguments.json {
         true => output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?,
-        false => output::print_text(&opening(&engine, &reference))?,
+        false => output::print_text(&opening(&engine, &reference, wide))?,
     }
     let runs = runs(&methods, &budgets);
     // They are known in another order than they are shown in.
@@ -72,7 +74,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
                 1 => String::new(),
                 runs => format!(" and {} more", runs - 1),
             };
-            bar.label(&format!("{} {budget}{others}", method.name));
+            bar.label(&format!("{method} {budget}{others}"));
             bar.show(&progress);
         }
     };
@@ -87,7 +89,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         while let Some(row) = known.remove(&rows.len()) {
             bar.aside(|| match arguments.json {
                 true => output::print_json(&run_json(&reference, &row)),
-                false => output::print_text(&line(&row, &engine)),
+                false => output::print_text(&line(&row, &engine, wide)),
             })?;
             rows.push(row);
         }
@@ -107,12 +109,14 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
 
 /// Writes every picture into `folder`.
 fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()> {
+    let labels: Vec<String> = rows.iter().map(|row| row.method.to_string()).collect();
     let runs: Vec<Drawn<'_>> = rows
         .iter()
-        .filter_map(|row| {
+        .zip(&labels)
+        .filter_map(|(row, label)| {
             let run = row.result.as_ref().ok()?;
             Some(Drawn {
-                method: &row.method.name,
+                method: label,
                 budget: row.budget.to_string(),
                 run,
             })
@@ -130,25 +134,40 @@ fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()
 
 /// The attention and the logits of the full cache's answer are held in memory.
 const MOST_TOKENS: usize = 1024;
+/// Least width of the column that names methods.
+const NAME: usize = 20;
 
-/// The methods of a list, all without one, with the parameters that are set as method:name=value; each is checked before anything is
-/// read.
+/// The methods of a list, all without one, with the parameters in their brackets, and beside those what is set as method:name=value;
+/// each is checked before anything is read.
 pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Method>> {
-    let mut methods = plain_methods(list)?;
-    for (name, value) in Parameters::parse_assignments(set)? {
+    let mut methods = named_methods(list)?;
+    let mut further: Vec<(&str, Vec<(String, String)>)> = Vec::new();
+    let assignments = Parameters::parse_assignments(set)?;
+    for (name, value) in &assignments {
         let (method, parameter) = name.split_once(':').with_context(|| {
             format!(
-                "--set {name}={value} does not say whose; write for example snapkv:{name}={value}"
+                "--set {name}={value} does not say whose; write for example snapkv:{name}={value}, or snapkv[{name}={value}] in --methods"
             )
         })?;
         let (method, parameter) = (method.trim(), parameter.trim());
-        let known = methods.iter_mut().find(|known| known.name == method);
-        let known = known.with_context(|| {
-            format!(
-                "--set {name}={value} is for {method}, which is not among --methods; add it there"
-            )
-        })?;
-        known.parameters.push((parameter.to_owned(), value));
+        ensure!(
+            methods.iter().any(|known| known.name == method),
+            "--set {name}={value} is for {method}, which is not among --methods; add it there"
+        );
+        let one = (parameter.to_owned(), value.clone());
+        match further.iter_mut().find(|(known, _)| *known == method) {
+            Some((_, values)) => values.push(one),
+            None => further.push((method, vec![one])),
+        }
+    }
+    for (name, values) in &further {
+        let told = methods.iter_mut().filter(|method| method.name == *name);
+        told.for_each(|method| method.set_further(values));
+    }
+    if let Some(label) = twice(&methods) {
+        bail!(
+            "with --set, --methods names {label} twice; set another value in the brackets of one"
+        );
     }
     for method in &methods {
         method.build()?;
@@ -156,29 +175,35 @@ pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Metho
     Ok(methods)
 }
 
-/// The methods of a list, all without one, with their parameters as they are.
-pub fn plain_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
-    let names: Vec<&str> = match list {
-        None => policies::methods().iter().map(|info| info.name).collect(),
-        Some(list) => parts(list).collect(),
+/// The methods of a list, all without one, with the parameters in their brackets, none of them twice.
+pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
+    let methods = match list {
+        None => (policies::methods().iter())
+            .map(|info| Method::plain(info.name))
+            .collect(),
+        Some(list) => {
+            ensure!(
+                parts(list).next().is_some(),
+                "--methods names none; give for example --methods snapkv,h2o"
+            );
+            Method::list(list)?
+        }
     };
-    ensure!(
-        !names.is_empty(),
-        "--methods names none; give for example --methods snapkv,h2o"
-    );
-    let mut methods: Vec<Method> = Vec::new();
-    for name in names {
-        policies::find(name)?;
-        ensure!(
-            methods.iter().all(|method| method.name != name),
-            "--methods names {name} twice; name each once"
-        );
-        methods.push(Method {
-            name: name.to_owned(),
-            parameters: Vec::new(),
-        });
+    for method in &methods {
+        policies::find(&method.name)?;
+        method.build()?;
     }
-    Ok(methods)
+    match twice(&methods) {
+        None => Ok(methods),
+        Some(label) => bail!("--methods names {label} twice; name each once"),
+    }
+}
+
+/// What stands in a list twice.
+fn twice(methods: &[Method]) -> Option<String> {
+    let mut seen = HashSet::new();
+    let mut labels = methods.iter().map(Method::to_string);
+    labels.find(|label| !seen.insert(label.clone()))
 }
 
 /// The budgets of a list.
@@ -232,8 +257,8 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
     )
 }
 
-/// What is compared, and the head of the table.
-fn opening(engine: &Engine, reference: &Reference) -> String {
+/// What is compared, and the head of the table, whose names are `wide`.
+fn opening(engine: &Engine, reference: &Reference, wide: usize) -> String {
     let answer = one_line(&reference.answer);
     let text = format!(
         "{} · {} tokens · the full cache ({} as f32, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\nrows below are {}\n",
@@ -246,7 +271,7 @@ fn opening(engine: &Engine, reference: &Reference) -> String {
         engine.cache_type(),
     );
     let head = format!(
-        "{:<20} {:>8} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9}  {}\n",
+        "{:<wide$} {:>8} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9}  {}\n",
         "method",
         "budget",
         "rows",
@@ -262,8 +287,9 @@ fn opening(engine: &Engine, reference: &Reference) -> String {
     output::printable(&text) + &head
 }
 
-fn line(row: &Row, engine: &Engine) -> String {
-    let name = format!("{:<20} {:>8}", row.method.name, row.budget.to_string());
+fn line(row: &Row, engine: &Engine, wide: usize) -> String {
+    let (method, budget) = (row.method.to_string(), row.budget.to_string());
+    let name = format!("{method:<wide$} {budget:>8}");
     let run = match &row.result {
         Ok(run) => run,
         Err(sentence) => return output::printable(&format!("{name}  refused: {sentence}\n")),
@@ -298,7 +324,7 @@ fn answers(reference: &Reference, rows: &[Row]) -> String {
         {
             text += &format!(
                 "\n{} at {} answers:\n  {}\n",
-                row.method.name,
+                row.method,
                 row.budget,
                 one_line(&run.answer)
             );

@@ -19,7 +19,7 @@ use kept_engine::{Engine, Method};
 use serde::Serialize;
 
 use crate::arguments::{NeedleArguments, open};
-use crate::compare::{chosen_budgets, parts, plain_methods};
+use crate::compare::{chosen_budgets, named_methods, parts};
 use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
@@ -39,6 +39,8 @@ struct SummaryJson {
 #[derive(Serialize)]
 struct SummaryRow {
     method: String,
+    /// The method with its parameters: `snapkv[w=8]`.
+    label: String,
     budget: String,
     cases: u32,
     share: Option<f64>,
@@ -61,7 +63,7 @@ struct Questions {
 
 impl Questions {
     fn new(arguments: &NeedleArguments) -> anyhow::Result<Self> {
-        let methods = plain_methods(arguments.methods.as_deref())?;
+        let methods = named_methods(arguments.methods.as_deref())?;
         let budgets = chosen_budgets(&arguments.budgets)?;
         let lengths = numbers(
             "--lengths",
@@ -182,7 +184,7 @@ fn ask_all(
                     depth,
                     seed,
                 };
-                let missing = |run: &&Run| cases.find(&run.0.name, &run.2, place).is_none();
+                let missing = |run: &&Run| cases.find(&run.0.to_string(), &run.2, place).is_none();
                 let missing: Vec<Run> = runs.iter().filter(missing).cloned().collect();
                 if missing.is_empty() {
                     continue;
@@ -238,6 +240,7 @@ fn ask(
         };
         found.push(Case {
             method: method.name.clone(),
+            label: Some(method.to_string()),
             budget: budget.clone(),
             place,
             prompt_tokens: answer.as_ref().map(|_| answers.prompt_tokens),
@@ -252,7 +255,7 @@ fn ask(
 
 /// One grid for each method and budget, of the cases that were asked for.
 fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
-    let cell = |method: &str, budget: &str, length: usize, depth: f64| {
+    let cell = |label: &str, budget: &str, length: usize, depth: f64| {
         let mut cell = NeedleCell::default();
         for seed in 0..questions.repeats {
             let place = Place {
@@ -260,7 +263,7 @@ fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
                 depth,
                 seed,
             };
-            let case = cases.find(method, budget, place);
+            let case = cases.find(label, budget, place);
             if let Some(case) = case.filter(|case| case.refused.is_none()) {
                 cell.asked += 1;
                 cell.right += u32::from(case.correct);
@@ -269,13 +272,14 @@ fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
         cell
     };
     let grid = |(method, _, budget): Run| {
+        let label = method.to_string();
         let row = |&depth: &f64| {
-            let of = |&length: &usize| cell(&method.name, &budget, length, depth);
+            let of = |&length: &usize| cell(&label, &budget, length, depth);
             questions.lengths.iter().map(of).collect()
         };
         NeedleGrid {
             cells: questions.depths.iter().map(row).collect(),
-            method: method.name,
+            method: label,
             budget,
         }
     };
@@ -286,13 +290,19 @@ fn summary(grid: &NeedleGrid) -> SummaryRow {
     let whole = grid.whole();
     let interval = whole.interval();
     SummaryRow {
-        method: grid.method.clone(),
+        method: name_of(&grid.method).to_owned(),
+        label: grid.method.clone(),
         budget: grid.budget.clone(),
         cases: whole.asked,
         share: whole.share(),
         low: interval.map(|(low, _)| low),
         high: interval.map(|(_, high)| high),
     }
+}
+
+/// The method's name of a label.
+fn name_of(label: &str) -> &str {
+    label.split('[').next().unwrap_or(label)
 }
 
 /// A Markdown table: methods down, budgets across.

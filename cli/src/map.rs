@@ -55,10 +55,14 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let mut read = read?;
     read.notes.extend(trouble);
     if let Some(path) = &arguments.html {
+        let label = match method.name == read.method {
+            true => method.to_string(),
+            false => read.method.clone(),
+        };
         let page = map_page::page(
             &document,
             &arguments.question.question,
-            &read.method,
+            &label,
             &read,
             &runs(&document.text, &read.prompt, &read.map),
         );

@@ -2,6 +2,7 @@
 //!
 //! Everything printed comes from the methods' own files; the README's table is `--markdown`, and a test holds them together.
 
+use kept_engine::Method;
 use kept_engine::policies::{self, MethodInfo, Parameter};
 use serde::Serialize;
 
@@ -54,7 +55,12 @@ impl From<&Parameter> for ParameterJson {
 
 pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
     let listed: Vec<&MethodInfo> = match &arguments.method {
-        Some(name) => vec![policies::find(name)?],
+        Some(named) => {
+            let method: Method = named.parse()?;
+            let info = policies::find(&method.name)?;
+            method.build()?;
+            vec![info]
+        }
         None => policies::methods().iter().collect(),
     };
     if arguments.json {
@@ -63,10 +69,13 @@ pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
     }
     let text = match arguments.markdown {
         true => markdown(&listed),
-        false => plain(&listed),
+        false => plain(&listed) + WRITTEN,
     };
     output::print_text(&text)
 }
+
+/// How parameters are set.
+const WRITTEN: &str = "\nParameters are set with the name, wherever a method is named: --method 'snapkv[w=8,sinks=0]'; or with --set w=8,sinks=0.\n";
 
 /// A block for each method, for reading in a terminal.
 fn plain(listed: &[&MethodInfo]) -> String {

@@ -25,6 +25,7 @@ mod fit;
 mod forced;
 mod grid;
 mod ledger;
+mod method;
 mod model_path;
 pub mod needle;
 pub mod observe;
@@ -66,6 +67,7 @@ pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use forced::ForcedLogits;
 pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16};
 pub use ledger::{MemoryLedger, MemoryNow};
+pub use method::{Method, MethodTextError};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use paint::{Run, runs};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Repeated, SharedPrefill};
@@ -73,7 +75,7 @@ pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{Sampler, Sampling};
-pub use session::{Answer, Ask, Engine, Finish, Limits, Method, document_notes};
+pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Source, Within};
 pub use streaming::{
     Perplexity, PerplexityAt, PerplexityPoint, Stream, StreamPlan, Streamed, Streaming,

@@ -15,23 +15,9 @@ use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::vault::{ModelPrint, VaultUse, Vaults};
 use crate::within::Prompted;
-use crate::{Chosen, EngineError, MemoryLedger, Prompt, RetentionMap, Sampling, Source, Streaming};
-
-/// A method by name, with the parameters that were set.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Method {
-    /// Name, as in `--method`.
-    pub name: String,
-    /// `--set` as name-value pairs.
-    pub parameters: Vec<(String, String)>,
-}
-
-impl Method {
-    /// The policy itself. [`crate::AUTO`] is no method before it is chosen.
-    pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
-        Ok(kept_policies::build(&self.name, &self.parameters)?)
-    }
-}
+use crate::{
+    Chosen, EngineError, MemoryLedger, Method, Prompt, RetentionMap, Sampling, Source, Streaming,
+};
 
 /// A question.
 pub struct Ask<'a> {

@@ -177,6 +177,40 @@ fn pictures_are_whole_files_that_name_every_run() {
     std::fs::remove_dir_all(&folder).expect("a folder of ours");
 }
 
+/// One method as often as wanted: each with its own parameters, its own figures, and a name that says which.
+#[test]
+fn one_method_is_compared_with_itself() {
+    let labels = [
+        "snapkv[w=8,kernel=3]",
+        "snapkv[w=4,kernel=3]",
+        "adakv[base=h2o,recent=8]",
+    ];
+    let methods = "snapkv[w=8],snapkv[kernel=3,w=4],adakv[recent=8,base=h2o]";
+    let set = ["--set", "snapkv:kernel=3,snapkv:w=8"];
+    let folder = std::env::temp_dir().join(format!("kept-labels-{}", std::process::id()));
+    let extra = [&["--budgets", "48", "--methods", methods][..], &set].concat();
+    let lines = compare(&[extra.as_slice(), &["--json"]].concat()).json_lines();
+    let found: Vec<&Value> = lines[1..].iter().map(|line| &line["label"]).collect();
+    assert_eq!(found, labels);
+    assert_eq!(lines[1]["method"], "snapkv");
+    assert_eq!(
+        lines[2]["parameters"],
+        serde_json::json!(["kernel=3", "w=4"])
+    );
+    assert_ne!(lines[1]["fidelity"], lines[2]["fidelity"]);
+
+    let folder_text = folder.to_str().expect("a plain path");
+    let table = compare(&[extra.as_slice(), &["--pictures", folder_text]].concat());
+    table.succeeded();
+    let overview = std::fs::read_to_string(folder.join("overview.svg")).expect("a picture");
+    for label in labels {
+        let row = table.stdout.lines().find(|line| line.starts_with(label));
+        assert!(row.is_some(), "{label}: {}", table.stdout);
+        assert!(overview.contains(&format!(">{label}<")), "{label}");
+    }
+    std::fs::remove_dir_all(&folder).expect("a folder of ours");
+}
+
 #[test]
 fn a_budget_that_a_method_refuses_is_a_row() {
     let extra = ["--methods", "snapkv,streaming_llm", "--budgets", "5"];
@@ -196,6 +230,25 @@ fn bad_input_is_named_before_anything_is_read() {
     compare(&["--methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
     compare(&["--methods", ","]).refused(&["--methods"]);
     compare(&["--methods", "h2o,h2o"]).refused(&["h2o", "twice"]);
+    let same = "snapkv[w=8,sinks=0],snapkv[sinks=0,w=08]";
+    compare(&["--methods", same]).refused(&["snapkv[w=8,sinks=0] twice"]);
+    let told = ["--methods", "snapkv,snapkv[w=8]", "--set", "snapkv:w=8"];
+    compare(&told).refused(&["--set", "snapkv[w=8] twice"]);
+    for (written, named) in [
+        ("snapvk[w=8]", "unknown method 'snapvk'"),
+        ("snapkv[windw=8]", "'windw'; it has w, kernel"),
+        ("snapkv[kernel=4]", "kernel=4"),
+        ("snapkv[w=8,h2o", "'snapkv[w=8,h2o' has no ]"),
+        ("snapkv,,h2o", "'snapkv,,h2o' has an empty place"),
+        (
+            "snapkv[w=8]x,h2o",
+            "'x' stands after the bracket of 'snapkv[w=8]'",
+        ),
+        ("snapkv[]", "'snapkv[]' sets nothing"),
+        ("[w=8]", "'[w=8]' names no method"),
+    ] {
+        compare(&["--methods", written]).refused(&[named]);
+    }
     compare(&["--budgets", "12,ten"]).refused(&["ten"]);
     compare(&["--budgets", "120%"]).refused(&["120%"]);
     compare(&["--budgets", ""]).refused(&["--budgets"]);

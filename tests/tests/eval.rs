@@ -130,6 +130,36 @@ fn a_grid_goes_on_where_it_was_stopped() {
     needle(&["--grid", other.to_str().expect("a path")]).refused(&["another file"]);
 }
 
+/// One method with different parameters: cases and summaries of its own, and a grid's file that tells them apart. A file from before
+/// there were labels has the plain method's cases.
+#[test]
+fn a_grid_tells_one_method_with_other_parameters_apart() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let grid = folder.path().join("cases.jsonl");
+    let of = |methods: &str| {
+        let grid = grid.to_str().expect("a path");
+        let few = ["--lengths", "300", "--depths", "0", "--budgets", "25%"];
+        needle(&[&["--grid", grid, "--json", "--methods", methods][..], &few].concat()).json_lines()
+    };
+    let lines = of("snapkv,snapkv[w=8]");
+    let labels = |lines: &[serde_json::Value]| -> Vec<String> {
+        let label = |line: &serde_json::Value| line["label"].as_str().expect("a label").to_owned();
+        lines.iter().map(label).collect()
+    };
+    assert_eq!(labels(&lines[..2]), ["snapkv", "snapkv[w=8]"]);
+    assert_eq!(lines[1]["method"], "snapkv");
+    let summary = lines[2]["summary"].as_array().expect("rows");
+    assert_eq!(labels(summary), ["snapkv", "snapkv[w=8]"]);
+    assert_eq!(of("snapkv[w=08]").len(), 1, "nothing is left to ask");
+
+    let file = std::fs::read_to_string(&grid).expect("the grid's file");
+    let old = file.replace("\"label\":\"snapkv\",", "");
+    assert_ne!(old, file);
+    std::fs::write(&grid, old).expect("written");
+    assert_eq!(of("snapkv").len(), 1, "nothing is left to ask");
+    assert_eq!(of("snapkv[w=4]").len(), 2, "a case and the summary");
+}
+
 #[test]
 fn bad_input_is_named() {
     needle(&["--lengths", "100"]).refused(&["--lengths 100", "256"]);
@@ -138,5 +168,7 @@ fn bad_input_is_named() {
     needle(&["--depths", "120"]).refused(&["--depths 120"]);
     needle(&["--budgets", "ten"]).refused(&["ten"]);
     needle(&["--methods", "snapvk"]).refused(&["snapvk"]);
+    needle(&["--methods", "snapkv[w=0]"]).refused(&["w=0"]);
+    needle(&["--methods", "h2o,h2o"]).refused(&["h2o", "twice"]);
     needle(&["--repeats", "0"]).refused(&["--repeats 0"]);
 }

@@ -48,6 +48,7 @@ function comparison(some: Partial<Comparison> = {}): Comparison {
   const refused: RunReport = {
     run: 'method',
     method: 'h2o',
+    label: 'h2o',
     parameters: [],
     budget: '2',
     prompt_tokens: 100,

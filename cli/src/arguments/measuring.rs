@@ -15,8 +15,9 @@ pub struct CompareArguments {
     /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated [default: all; `kept methods` lists them].
-    #[arg(long, value_name = "A,B,C")]
+    /// Methods, comma separated, with parameters in brackets if any; one may be named again with others:
+    /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
+    #[arg(long, value_name = "A,B[NAME=VALUE],C")]
     pub methods: Option<String>,
     /// Budgets, comma separated: rows per head (512), shares of the prompt (10%) or bytes for the whole cache (512MiB).
     #[arg(
@@ -26,7 +27,8 @@ pub struct CompareArguments {
         allow_hyphen_values = true
     )]
     pub budgets: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value].
+    /// Parameters of single methods, as method:name=value[,method:name=value]: of every entry of that name, where its brackets do not
+    /// set them.
     #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
     pub set: String,
     /// How rows that methods keep are stored: f32, f16, q8_0 or q4_0; those of the full cache beside them are f32 [default: f16].
@@ -73,8 +75,9 @@ pub struct NeedleArguments {
     /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated [default: all; `kept methods` lists them].
-    #[arg(long, value_name = "A,B,C")]
+    /// Methods, comma separated, with parameters in brackets if any; one may be named again with others:
+    /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
+    #[arg(long, value_name = "A,B[NAME=VALUE],C")]
     pub methods: Option<String>,
     /// Budgets, comma separated.
     #[arg(
@@ -183,14 +186,16 @@ pub struct PerplexityArguments {
     /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated: those that can read in streaming mode, and full as far as the model's window reaches.
+    /// Methods, comma separated, with parameters in brackets if any ('h2o,h2o[recent=8]'): those that can read in streaming mode, and
+    /// full as far as the model's window reaches.
     #[arg(
         long,
         default_value = "streaming_llm,treekv,h2o,tova,ems",
         value_name = "A,B,C"
     )]
     pub methods: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value].
+    /// Parameters of single methods, as method:name=value[,method:name=value]: of every entry of that name, where its brackets do not
+    /// set them.
     #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
     pub set: String,
     /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the window].

@@ -42,6 +42,9 @@ pub struct Place {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Case {
     pub method: String,
+    /// The method with its parameters, `snapkv[w=8]`; files of old do not have it, and knew no parameters.
+    #[serde(default)]
+    pub label: Option<String>,
     /// As it was asked for; empty for the full cache.
     pub budget: String,
     #[serde(flatten)]
@@ -54,13 +57,13 @@ pub struct Case {
     pub refused: Option<String>,
 }
 
-/// Method, budget, length, depth in thousandths of a percent, seed.
+/// Label, budget, length, depth in thousandths of a percent, seed.
 type Key = (String, String, usize, u64, u64);
 
-fn key(method: &str, budget: &str, place: Place) -> Key {
+fn key(label: &str, budget: &str, place: Place) -> Key {
     let depth = (place.depth * 1e5).round() as u64;
-    let (method, budget) = (method.to_owned(), budget.to_owned());
-    (method, budget, place.length, depth, place.seed)
+    let (label, budget) = (label.to_owned(), budget.to_owned());
+    (label, budget, place.length, depth, place.seed)
 }
 
 /// All cases there are.
@@ -121,9 +124,9 @@ impl Cases {
         Ok(cases)
     }
 
-    /// A case, if it is known.
-    pub fn find(&self, method: &str, budget: &str, place: Place) -> Option<&Case> {
-        self.known.get(&key(method, budget, place))
+    /// A case of the method with this label, if it is known.
+    pub fn find(&self, label: &str, budget: &str, place: Place) -> Option<&Case> {
+        self.known.get(&key(label, budget, place))
     }
 
     /// Notes cases, in the file first.
@@ -139,7 +142,11 @@ impl Cases {
     }
 
     fn note(&mut self, case: Case) {
-        let at = key(&case.method, &case.budget, case.place);
+        let at = key(
+            case.label.as_ref().unwrap_or(&case.method),
+            &case.budget,
+            case.place,
+        );
         self.known.insert(at, case);
     }
 }

@@ -16,6 +16,8 @@ use crate::progress::{ReadingBar, stop_on_ctrl_c};
 struct LineJson<'a> {
     model: &'a str,
     method: &'a str,
+    /// The method with its parameters: `h2o[recent=508]`.
+    label: String,
     budget: String,
     tokens_per_second: Option<f64>,
     #[serde(flatten)]
@@ -25,7 +27,7 @@ struct LineJson<'a> {
 
 /// A method at a budget, and what came of it.
 struct Line {
-    method: String,
+    method: Method,
     budget: String,
     result: Result<Perplexity, String>,
 }
@@ -106,7 +108,7 @@ fn measure_all(
         for budget in budgets {
             let shown = budget.map_or(String::new(), |budget| budget.to_string());
             let bar = ReadingBar::new();
-            bar.label(format!("{} {shown}", method.name).trim());
+            bar.label(format!("{method} {shown}").trim());
             let rows = budget.map(|budget| engine.budget_rows(Some(budget), ids.len()));
             let measured = engine.stream_perplexity(
                 ids,
@@ -127,7 +129,7 @@ fn measure_all(
                 Ok(measured) => Ok(measured),
             };
             let line = Line {
-                method: method.name.clone(),
+                method: method.clone(),
                 budget: shown,
                 result,
             };
@@ -144,7 +146,8 @@ fn json<'a>(engine: &'a Engine, line: &'a Line) -> LineJson<'a> {
     let measured = line.result.as_ref().ok();
     LineJson {
         model: engine.model().name(),
-        method: &line.method,
+        method: &line.method.name,
+        label: line.method.to_string(),
         budget: line.budget.clone(),
         tokens_per_second: measured.map(|m| (m.tokens + 1) as f64 / m.seconds),
         measured,

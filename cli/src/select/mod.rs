@@ -4,7 +4,8 @@ mod seen;
 mod tensors;
 
 use anyhow::ensure;
-use kept_engine::policies::{self, Budget, MergedHead, Needs, Parameters, Policy, Pos, Retention};
+use kept_engine::Method;
+use kept_engine::policies::{Budget, MergedHead, Needs, Parameters, Policy, Pos, Retention};
 use serde::Serialize;
 
 use crate::arguments::SelectArguments;
@@ -46,8 +47,9 @@ impl SelectJson {
 }
 
 pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
-    let values = Parameters::parse_assignments(&arguments.set)?;
-    let mut policy = policies::build(&arguments.method, &values)?;
+    let mut method: Method = arguments.method.parse()?;
+    method.set_further(&Parameters::parse_assignments(&arguments.set)?);
+    let mut policy = method.build()?;
     let budget: Budget = arguments.budget.parse()?;
     ensure!(
         arguments.layers <= MOST_LAYERS,

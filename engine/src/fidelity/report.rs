@@ -63,6 +63,8 @@ pub struct RunReport {
     pub run: String,
     /// The method's name.
     pub method: String,
+    /// Name and parameters as one, by which runs of one method are told apart: `snapkv[w=8]`; the name where nothing is set.
+    pub label: String,
     /// What was set, as `name=value`.
     pub parameters: Vec<String>,
     /// As it was asked for.
@@ -92,6 +94,7 @@ impl RunReport {
         Self {
             run: "method".to_owned(),
             method: method.name.clone(),
+            label: method.to_string(),
             parameters: parameters
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect(),
@@ -116,6 +119,7 @@ mod tests {
         let report = RunReport::new(&method, "4", 100, Err("too small".to_owned()));
         let json = serde_json::to_value(&report).expect("JSON");
         assert_eq!(json["parameters"][0], "w=8");
+        assert_eq!(json["label"], "snapkv[w=8]");
         assert_eq!(json.get("kv_bytes"), None, "nothing was measured");
         let back: RunReport = serde_json::from_value(json).expect("a report");
         assert_eq!(back, report);

@@ -1,13 +1,13 @@
 //! The needle grid as a picture: a small heat map for every method and budget, lengths across and depths down.
 
 use crate::fidelity::pictures::svg::{
-    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on,
+    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on, room_for,
 };
 
 /// Right answers of one method at one budget.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NeedleGrid {
-    /// The method's name.
+    /// The method's label.
     pub method: String,
     /// The budget, as it was asked for; empty for the full cache.
     pub budget: String,
@@ -75,12 +75,13 @@ pub fn needle_picture(
             methods.push(&grid.method);
         }
     }
+    let names = (room_for(methods.iter().copied()) + 20.0).max(NAMES);
     let (wide, high) = (lengths.len() as f64 * CELL.0, depths.len() as f64 * CELL.1);
-    let width = 2.0 * MARGIN + NAMES + budgets.len() as f64 * (wide + GAP) + 20.0;
+    let width = 2.0 * MARGIN + names + budgets.len() as f64 * (wide + GAP) + 20.0;
     let height = HEAD + 2.0 * MARGIN + 24.0 + methods.len() as f64 * (high + GAP);
     let subtitle = "share of right answers in %; in every block depth from the beginning (top) to the end, length from left to right";
     let mut svg = Svg::new(width.max(700.0), height, title, subtitle);
-    let (left, top) = (MARGIN + NAMES, HEAD + MARGIN + 24.0);
+    let (left, top) = (MARGIN + names, HEAD + MARGIN + 24.0);
     for (i, budget) in budgets.iter().enumerate() {
         let x = left + i as f64 * (wide + GAP);
         let text = format!("budget {budget}");
@@ -95,7 +96,7 @@ pub fn needle_picture(
         svg.heading(MARGIN, y + 14.0, Anchor::Start, method);
         svg.line(
             (MARGIN, y - 4.0 - GAP / 4.0),
-            (MARGIN + NAMES - 20.0, y - 4.0 - GAP / 4.0),
+            (MARGIN + names - 20.0, y - 4.0 - GAP / 4.0),
             HAIR,
         );
         for grid in grids.iter().filter(|grid| grid.method == *method) {

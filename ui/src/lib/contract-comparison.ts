@@ -83,6 +83,8 @@ export type RunReport = RunFacts & ({ refused: string } | ({ refused: null } & M
 export interface RunFacts {
   run: 'method'
   method: string
+  /** Name and parameters as one: `snapkv[w=8]`; the name where nothing is set. */
+  label: string
   /** As `name=value`. */
   parameters: string[]
   budget: string

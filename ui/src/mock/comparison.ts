@@ -31,10 +31,12 @@ export function referenceOf(tokens: number, layers: number, kvHeads: number, kvB
 export function runOf(choice: Choice, index: number, tokens: number, layers: number, full: number): RunReport {
   const random = randomFrom(index * 97 + 5)
   const share = choice.method === 'full' ? 1 : (parseFloat(choice.budget ?? '25') || 25) / 100
+  const parameters = Object.entries(choice.parameters).map(([name, value]) => `${name}=${value}`)
   const facts = {
     run: 'method' as const,
     method: choice.method,
-    parameters: Object.entries(choice.parameters).map(([name, value]) => `${name}=${value}`),
+    label: parameters.length > 0 ? `${choice.method}[${parameters.join(',')}]` : choice.method,
+    parameters,
     budget: choice.budget ?? '256',
     prompt_tokens: tokens,
   }

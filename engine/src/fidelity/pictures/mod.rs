@@ -20,12 +20,17 @@ use super::{MethodRun, Reference};
 
 /// One run with the words that name it.
 pub struct Drawn<'a> {
-    /// The method's name.
+    /// The method's label.
     pub method: &'a str,
     /// The budget, as it was asked for.
     pub budget: String,
     /// What came out.
     pub run: &'a MethodRun,
+}
+
+/// The room that the longest of the methods' names takes.
+fn longest(runs: &[Drawn<'_>]) -> f64 {
+    svg::room_for(runs.iter().map(|drawn| drawn.method))
 }
 
 /// All pictures that there is something to draw for, as file name and SVG.

@@ -1,7 +1,7 @@
 //! `overview.svg`: a table of all runs with a bar in every cell, and the answers beside.
 
-use super::Drawn;
 use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, Svg, TRACK, shortened};
+use super::{Drawn, longest};
 use crate::fidelity::{MethodRun, Reference};
 
 /// Height of a row.
@@ -9,7 +9,7 @@ const ROW: f64 = 24.0;
 /// Width of a bar, and of a column with its number.
 const BAR: f64 = 64.0;
 const COLUMN: f64 = 132.0;
-/// Width of the columns that name a run.
+/// Least width of the columns that name a run.
 const METHOD: f64 = 150.0;
 const BUDGET: f64 = 70.0;
 /// Characters of an answer that are shown, and their room.
@@ -56,7 +56,8 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         "first token",
         "tokens/s",
     ];
-    let table = METHOD + BUDGET + heads.len() as f64 * COLUMN;
+    let method = longest(runs).max(METHOD);
+    let table = method + BUDGET + heads.len() as f64 * COLUMN;
     let width = 2.0 * MARGIN + table + ANSWER_WIDTH;
     let height = HEAD + 2.0 * MARGIN + 24.0 + (runs.len() + 1) as f64 * ROW;
     let subtitle = format!(
@@ -68,14 +69,14 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     let top = HEAD + MARGIN;
     svg.small(MARGIN, top, QUIET, Anchor::Start, "method");
     svg.small(
-        MARGIN + METHOD + BUDGET - 18.0,
+        MARGIN + method + BUDGET - 18.0,
         top,
         QUIET,
         Anchor::End,
         "budget",
     );
     for (i, head) in heads.iter().enumerate() {
-        let x = MARGIN + METHOD + BUDGET + i as f64 * COLUMN;
+        let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
         svg.small(x, top, QUIET, Anchor::Start, head);
     }
     svg.small(MARGIN + table, top, QUIET, Anchor::Start, "answer");
@@ -97,7 +98,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         Some(format!("{:.1}", reference.decode_tokens_per_second)),
     ];
     for (i, text) in cells.into_iter().enumerate() {
-        let x = MARGIN + METHOD + BUDGET + i as f64 * COLUMN;
+        let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
         if let Some(text) = text {
             svg.text(x + BAR + 8.0, y + 16.0, QUIET, Anchor::Start, &text);
         }
@@ -112,7 +113,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             svg.heading(MARGIN, y + 16.0, Anchor::Start, drawn.method);
             last = drawn.method;
         }
-        let at = MARGIN + METHOD + BUDGET - 18.0;
+        let at = MARGIN + method + BUDGET - 18.0;
         svg.text(at, y + 16.0, INK, Anchor::End, &drawn.budget);
         let fidelity = &run.fidelity;
         let neutral = |text: String, filled: f64| Cell {
@@ -138,7 +139,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             ),
         ];
         for (i, cell) in cells.iter().enumerate() {
-            let x = MARGIN + METHOD + BUDGET + i as f64 * COLUMN;
+            let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
             if let Some(filled) = cell.filled {
                 svg.rect(x, y + 8.0, BAR, 8.0, TRACK);
                 svg.rect(x, y + 8.0, BAR * filled.min(1.0), 8.0, cell.colour);

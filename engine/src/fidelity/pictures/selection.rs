@@ -1,18 +1,24 @@
 //! What the selections look like: recall by layer, where the kept rows lie, how alike the layers choose.
 
-use super::Drawn;
 use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on};
+use super::{Drawn, longest};
 use crate::fidelity::Reference;
 
-/// Width of the words that name a run.
+/// Least width of the words that name a run, and what of it the budget takes.
 const NAMES: f64 = 190.0;
+const BUDGET: f64 = 70.0;
 const ROW: f64 = 26.0;
 /// Room for a scale under a heat map.
 const SCALE: f64 = 44.0;
 
-fn name(svg: &mut Svg, y: f64, drawn: &Drawn<'_>) {
+/// Width of the words that name these runs.
+fn names(runs: &[Drawn<'_>]) -> f64 {
+    (longest(runs) + BUDGET).max(NAMES)
+}
+
+fn name(svg: &mut Svg, y: f64, names: f64, drawn: &Drawn<'_>) {
     svg.text(MARGIN, y, INK, Anchor::Start, drawn.method);
-    svg.text(MARGIN + NAMES - 14.0, y, QUIET, Anchor::End, &drawn.budget);
+    svg.text(MARGIN + names - 14.0, y, QUIET, Anchor::End, &drawn.budget);
 }
 
 /// A scale of 0 to 100 %.
@@ -33,7 +39,8 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     let per_layer = |drawn: &Drawn<'_>| drawn.run.fidelity.attention_recall_per_layer.clone();
     let layers = runs.iter().map(|d| per_layer(d).len()).max().unwrap_or(0);
     let cell = (720.0 / layers.max(1) as f64).clamp(10.0, 72.0);
-    let width = (2.0 * MARGIN + NAMES + cell * layers as f64 + 60.0).max(560.0);
+    let names = names(runs);
+    let width = (2.0 * MARGIN + names + cell * layers as f64 + 60.0).max(560.0);
     let height = HEAD + MARGIN + 20.0 + runs.len() as f64 * ROW + SCALE + MARGIN;
     let mut svg = Svg::new(
         width,
@@ -41,7 +48,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
         "Attention recall by layer",
         "share of the full cache's attention, along its answer, on rows that the method still holds",
     );
-    let (left, top) = (MARGIN + NAMES, HEAD + MARGIN + 8.0);
+    let (left, top) = (MARGIN + names, HEAD + MARGIN + 8.0);
     let every = (30.0 / cell).ceil().max(1.0) as usize;
     for layer in (0..layers).step_by(every) {
         let x = left + (layer as f64 + 0.5) * cell;
@@ -50,7 +57,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     svg.small(left - 14.0, top - 8.0, QUIET, Anchor::End, "layer");
     for (i, drawn) in runs.iter().enumerate() {
         let y = top + i as f64 * ROW;
-        name(&mut svg, y + 17.0, drawn);
+        name(&mut svg, y + 17.0, names, drawn);
         for (layer, share) in per_layer(drawn).into_iter().enumerate() {
             let x = left + layer as f64 * cell;
             let says = format!(
@@ -80,7 +87,8 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
 pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     const HIGH: f64 = 40.0;
     const WIDE: f64 = 640.0;
-    let width = 2.0 * MARGIN + NAMES + WIDE + 110.0;
+    let names = names(runs);
+    let width = 2.0 * MARGIN + names + WIDE + 110.0;
     let height = HEAD + 2.0 * MARGIN + runs.len() as f64 * (HIGH + 12.0) + 30.0;
     let mut svg = Svg::new(
         width,
@@ -88,14 +96,14 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         "Where in the prompt the kept rows lie",
         "share of all kept rows, layers and heads together, by position; entropy as a share of the evenest spread",
     );
-    let (left, mut y) = (MARGIN + NAMES, HEAD + MARGIN);
+    let (left, mut y) = (MARGIN + names, HEAD + MARGIN);
     svg.small(left + WIDE + 24.0, y - 8.0, QUIET, Anchor::Start, "entropy");
     for drawn in runs {
         let figures = &drawn.run.indices;
         let bins = &figures.position_histogram;
         let highest = bins.iter().fold(f64::MIN_POSITIVE, |a, &b| a.max(b));
         let step = WIDE / bins.len().max(1) as f64;
-        name(&mut svg, y + HIGH - 12.0, drawn);
+        name(&mut svg, y + HIGH - 12.0, names, drawn);
         svg.rect(left, y, WIDE, HIGH, TRACK);
         for (i, share) in bins.iter().enumerate() {
             let high = HIGH * share / highest;
@@ -145,9 +153,11 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
 pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
     const SIDE: f64 = 132.0;
     const GAP: f64 = 34.0;
+    // The budget stands at the end of the square.
+    let wide = (longest(runs) + BUDGET / 2.0).max(SIDE);
     let across = runs.len().clamp(1, 5);
     let down = runs.len().div_ceil(across);
-    let width = (2.0 * MARGIN + across as f64 * (SIDE + GAP)).max(620.0);
+    let width = (2.0 * MARGIN + across as f64 * (wide + GAP)).max(620.0);
     let height = HEAD + MARGIN + down as f64 * (SIDE + 62.0) + SCALE + MARGIN / 2.0;
     let mut svg = Svg::new(
         width,
@@ -156,10 +166,10 @@ pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
         "Jaccard similarity of the kept positions of any two layers; below: mean of adjacent layers",
     );
     for (i, drawn) in runs.iter().enumerate() {
-        let x = MARGIN + (i % across) as f64 * (SIDE + GAP);
+        let x = MARGIN + (i % across) as f64 * (wide + GAP);
         let y = HEAD + MARGIN + (i / across) as f64 * (SIDE + 62.0) + 10.0;
         svg.heading(x, y - 8.0, Anchor::Start, drawn.method);
-        svg.small(x + SIDE, y - 8.0, QUIET, Anchor::End, &drawn.budget);
+        svg.small(x + wide, y - 8.0, QUIET, Anchor::End, &drawn.budget);
         let matrix = &drawn.run.indices.layer_similarity;
         let cell = SIDE / matrix.len().max(1) as f64;
         for (a, row) in matrix.iter().enumerate() {
