@@ -275,3 +275,6 @@ fn summary(answer: &Answer, said: &[String], card: Option<&str>, expected: u64) 
     }
     output::printable(&text)
 }
+        Finish::Repetition => {
+            text += "note: the answer began to repeat itself and was stopped; ask in other words, or set --repeat-penalty 1.1\n";
+        }

@@ -33,6 +33,7 @@ mod prefill;
 mod prompt;
 pub mod protocol;
 mod rereading;
+mod repetition;
 mod retention;
 mod sampler;
 mod session;
