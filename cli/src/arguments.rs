@@ -6,14 +6,14 @@ mod measuring;
 mod models;
 mod vaults;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, DeviceChoice, Engine, Method};
+use kept_engine::{AUTO, DeviceChoice, Engine, MINI, Method};
 
 pub use self::asking::{AskArguments, Color, MapArguments};
 pub use self::measuring::{
@@ -22,6 +22,7 @@ pub use self::measuring::{
 };
 pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
+    UseArguments,
 };
 pub use self::vaults::{RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand};
 use crate::model::model_path;
@@ -71,9 +72,10 @@ const MOST_THREADS: usize = 1024;
 /// Which model, and how its cache is compressed.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
-    #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
-    pub model: String,
+    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`) [default for ask and
+    /// map: what kept models use says, else: mini].
+    #[arg(long, value_name = "FILE|NAME|mini")]
+    pub model: Option<String>,
     /// How the cache is compressed, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With auto, method and budget are chosen for model, document and
     /// memory by measured fidelity [default: auto for ask and map, else snapkv].
     #[arg(long)]
@@ -124,7 +126,7 @@ pub struct DeviceArguments {
 
 /// Opens `model` for computing with `threads`, kept rows stored as `cache` if that is named. Called once, before any thread computes.
 pub fn open(
-    model: &str,
+    model: &Path,
     threads: Option<usize>,
     stretch: &StretchArguments,
     device: &DeviceArguments,
@@ -138,7 +140,7 @@ pub fn open(
         );
         kept_engine::kernels::threads::configure(Some(threads));
     }
-    let engine = Engine::open_with(&model_path(model)?, &stretch.options())?;
+    let engine = Engine::open_with(model, &stretch.options())?;
     let (engine, why_processor) = engine.placed(device)?;
     // A build for the processor alone need not say that it is one.
     if let Some(why) = why_processor.filter(|_| cfg!(feature = "cuda")) {
@@ -151,15 +153,14 @@ pub fn open(
 }
 
 impl EngineArguments {
-    /// Opens the model. Called once, before any thread computes.
-    pub fn open(&self) -> anyhow::Result<Engine> {
-        open(
-            &self.model,
-            self.threads,
-            &self.stretch,
-            &self.device,
-            self.cache,
-        )
+    /// The model's file for measurements, which take the one in the box if none is named, whatever else is on the computer.
+    pub fn model_path(&self) -> anyhow::Result<PathBuf> {
+        model_path(self.model.as_deref().unwrap_or(MINI))
+    }
+
+    /// Opens the file of a model. Called once, before any thread computes.
+    pub fn open(&self, model: &Path) -> anyhow::Result<Engine> {
+        open(model, self.threads, &self.stretch, &self.device, self.cache)
     }
 
     /// The method with its parameters, checked; snapkv unless another is named.

@@ -10,7 +10,7 @@ use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Source};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
-use crate::model::model_path;
+use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
 use crate::{map, paint};
@@ -67,13 +67,13 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     );
     let sampling = arguments.sampling();
     let (folder, trouble) = arguments.vault.open()?;
-    let model = model_path(&arguments.engine.model)?;
+    let model = Answering::of(arguments.engine.model.as_deref())?;
     let documents = arguments.document.iter().map(PathBuf::as_path);
-    let inputs: Vec<&Path> = documents.chain([model.as_path()]).collect();
+    let inputs: Vec<&Path> = documents.chain([model.path.as_path()]).collect();
     if let Some(path) = &arguments.map {
         output::check_target(path, &inputs)?;
     }
-    let engine = arguments.engine.open()?;
+    let engine = arguments.engine.open(&model.path)?;
     let documents = arguments.document.iter().map(|path| Document::open(path));
     let document = Document::join(documents.collect::<Result<_, _>>()?);
     let vaults = folder.as_ref();
@@ -86,6 +86,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         stop: stop_on_ctrl_c(),
         expected: 0,
         trouble,
+        notes: model.notes(&document),
     };
     for question in &arguments.question {
         let ask = Ask {
@@ -116,6 +117,8 @@ struct Asking<'a> {
     expected: u64,
     /// Why there are no vaults, until it was said.
     trouble: Option<String>,
+    /// What is to be known of the model, until it was said.
+    notes: String,
 }
 
 impl Asking<'_> {
@@ -130,26 +133,32 @@ impl Asking<'_> {
         let bar = ReadingBar::new();
         let mut printed: anyhow::Result<()> = Ok(());
         let mut said = Vec::new();
-        let stop = &self.stop;
+        let (stop, notes) = (&self.stop, &mut self.notes);
         let answer = engine.ask(
             ask,
-            &mut |event| match event {
-                // Before a book is read for minutes, and not after; whoever reads JSON finds it there.
-                Event::Chosen { note } if live => {
-                    output::say(&output::printable(&format!("note: {note}\n")));
-                    said.push(note);
+            &mut |event| {
+                if !notes.is_empty() {
+                    bar.clear();
+                    output::say(&std::mem::take(notes));
                 }
-                Event::Chosen { .. } => {}
-                Event::Progress(progress) => bar.show(&progress),
-                Event::Read { .. } => bar.clear(),
-                Event::Token { text } => {
-                    if live && printed.is_ok() {
-                        printed = match to_terminal {
-                            true => output::print_text(&output::printable(&text)),
-                            false => output::print_text(&text),
-                        };
-                        if printed.is_err() {
-                            stop.request();
+                match event {
+                    // Before a book is read for minutes, and not after; whoever reads JSON finds it there.
+                    Event::Chosen { note } if live => {
+                        output::say(&output::printable(&format!("note: {note}\n")));
+                        said.push(note);
+                    }
+                    Event::Chosen { .. } => {}
+                    Event::Progress(progress) => bar.show(&progress),
+                    Event::Read { .. } => bar.clear(),
+                    Event::Token { text } => {
+                        if live && printed.is_ok() {
+                            printed = match to_terminal {
+                                true => output::print_text(&output::printable(&text)),
+                                false => output::print_text(&text),
+                            };
+                            if printed.is_err() {
+                                stop.request();
+                            }
                         }
                     }
                 }
@@ -291,6 +300,9 @@ fn summary(
         Finish::Length => text += "note: the answer reached --max-tokens\n",
         Finish::Context => text += "note: the answer reached the end of the model's context\n",
         Finish::Stopped => text += "note: stopped\n",
+        Finish::Repetition => {
+            text += "note: the answer began to repeat itself and was stopped; ask in other words, or set --repeat-penalty 1.1\n";
+        }
     }
     for note in answer.notes.iter().filter(|note| !said.contains(note)) {
         text += &format!("note: {note}\n");

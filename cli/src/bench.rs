@@ -128,7 +128,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} measure nothing; give at least 1 and 2"
     );
     let base_bytes = resident_bytes();
-    let engine = arguments.engine.open()?;
+    let engine = arguments.engine.open(&arguments.engine.model_path()?)?;
     let model = engine.model();
     let vocabulary = model.config().vocab;
     let context = model.config().context;

@@ -35,9 +35,9 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     if let Some(folder) = &arguments.pictures {
         check_folder(folder)?;
     }
-    model_path(&arguments.model)?;
+    let model = model_path(&arguments.model)?;
     let engine = open(
-        &arguments.model,
+        &model,
         arguments.threads,
         &arguments.stretch,
         &arguments.device,

@@ -107,12 +107,12 @@ impl Questions {
 
 pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     let questions = Questions::new(arguments)?;
-    model_path(&arguments.model)?;
+    let model = model_path(&arguments.model)?;
     for path in [&arguments.picture, &arguments.grid].into_iter().flatten() {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
     let engine = open(
-        &arguments.model,
+        &model,
         arguments.threads,
         &arguments.stretch,
         &arguments.device,

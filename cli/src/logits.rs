@@ -11,7 +11,6 @@ use safetensors::tensor::TensorView;
 use serde::Serialize;
 
 use crate::arguments::LogitsArguments;
-use crate::model::model_path;
 use crate::output;
 use crate::progress::stop_on_ctrl_c;
 
@@ -33,9 +32,9 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
         "--prompt-tokens {prompt_tokens} is not between 1 and the {} tokens given",
         ids.len()
     );
-    let model = model_path(&arguments.engine.model)?;
+    let model = arguments.engine.model_path()?;
     output::check_target(&arguments.output, &[model.as_path()])?;
-    let engine = arguments.engine.open()?;
+    let engine = arguments.engine.open(&model)?;
     // For holding against other engines: as exact as it gets, unless another type is asked for. A card has nothing more exact than f16.
     let engine = match engine.named_cache() {
         None if engine.model().card().is_none() => engine.with_cache(CacheType::F32),

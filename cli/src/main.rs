@@ -24,6 +24,7 @@ mod pull;
 mod remove;
 mod select;
 mod tokenize;
+mod use_model;
 mod vaults;
 
 use std::io::IsTerminal;
@@ -139,6 +140,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Models(ModelsCommand::Pull(arguments)) => pull::run(&arguments),
         Command::Models(ModelsCommand::Add(arguments)) => list::add(&arguments),
         Command::Models(ModelsCommand::Forget(arguments)) => list::forget(&arguments),
+        Command::Models(ModelsCommand::Use(arguments)) => use_model::run(&arguments),
         Command::Models(ModelsCommand::Remove(arguments)) => remove::run(&arguments),
         Command::Models(ModelsCommand::Inspect(arguments)) => inspect::run(&arguments),
         Command::Vaults(VaultsCommand::List(arguments)) => vaults::list(&arguments),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
 
 use crate::arguments::MapArguments;
-use crate::model::model_path;
+use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
 use crate::{map_page, paint};
@@ -22,12 +22,12 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
     let (folder, trouble) = arguments.vault.open()?;
-    let model = model_path(&arguments.engine.model)?;
-    let inputs = [arguments.question.document.as_path(), model.as_path()];
+    let model = Answering::of(arguments.engine.model.as_deref())?;
+    let inputs = [arguments.question.document.as_path(), model.path.as_path()];
     if let Some(path) = &arguments.html {
         output::check_target(path, &inputs)?;
     }
-    let engine = arguments.engine.open()?;
+    let engine = arguments.engine.open(&model.path)?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
@@ -72,6 +72,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             path.display()
         )));
     }
+    output::say(&model.notes(&document));
     for note in &read.notes {
         output::say(&output::printable(&format!("note: {note}\n")));
     }

@@ -1,10 +1,77 @@
-//! What `--model` means: the model in the box, a file, or a model that some program has put on this computer. Nothing is
-//! downloaded here.
+//! What `--model` means: the model in the box, a file, or a model that some program has put on this computer; and which one it is where
+//! none is named. Nothing is downloaded here.
 
 use std::path::{Path, PathBuf};
 
-use kept_engine::MINI;
-use kept_hub::{Finder, HubError};
+use kept_engine::documents::Document;
+use kept_engine::{MINI, available_memory, is_beyond_the_box, is_in_the_box};
+use kept_hub::{Entry, Finder, HubError, ModelChoice, Preferred, PreferredBy};
+
+use crate::output;
+
+/// The model that answers.
+pub struct Answering {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it is called and why it was taken; `None` where it was named.
+    unnamed: Option<(String, PreferredBy)>,
+}
+
+impl Answering {
+    /// The model that `named` means, or the one that is taken where none is named.
+    pub fn of(named: Option<&str>) -> anyhow::Result<Answering> {
+        if let Some(name) = named {
+            return Ok(Answering {
+                path: model_path(name)?,
+                unnamed: None,
+            });
+        }
+        let Preferred { name, path, by } = preferred()?;
+        Ok(Answering {
+            path: match path {
+                Some(path) => path,
+                None => kept_engine::model_path(MINI)?,
+            },
+            unnamed: Some((name, by)),
+        })
+    }
+
+    /// Says which model was taken if none was named, and what the one in the box cannot do with `document`. Said once the document is
+    /// being read, so that a refusal stays one line.
+    pub fn notes(&self, document: &Document) -> String {
+        let mut notes = String::new();
+        if let Some((name, by)) = &self.unnamed {
+            notes += &format!("note: the model is {name}: {}\n", why(*by));
+        }
+        if is_in_the_box(&self.path) && is_beyond_the_box(document) {
+            let pull = Entry::first(available_memory())
+                .map_or_else(String::new, |entry| format!(" {}", entry.reference()));
+            notes += &format!(
+                "note: the model in the box (mini) only finds facts that one plain sentence states, such as the codes, names and dates of the \
+                 sample; for real questions get a real model: make models, or kept models pull{pull}, then kept models use NAME\n"
+            );
+        }
+        output::printable(&notes)
+    }
+}
+
+/// The model that is taken where none is named.
+pub fn preferred() -> Result<Preferred, HubError> {
+    Finder::from_env()?.preferred(&ModelChoice::from_env(), MINI, available_memory())
+}
+
+/// Why a model is taken that was not named.
+pub fn why(by: PreferredBy) -> &'static str {
+    match by {
+        PreferredBy::Choice => "chosen with kept models use",
+        PreferredBy::Size => {
+            "the best on this computer for its free memory; kept models use NAME chooses another"
+        }
+        PreferredBy::Nothing => {
+            "no other on this computer can be asked and fits its free memory; kept models list shows what is there"
+        }
+    }
+}
 
 /// The file of the model that `name` means.
 pub fn model_path(name: &str) -> anyhow::Result<PathBuf> {

@@ -1,6 +1,7 @@
-//! From logits to the next token: greedy, or temperature with top-k, top-p and min-p, from a seed.
+//! From logits to the next token: greedy, or temperature with top-k, top-p and min-p, from a seed; with a penalty on what the answer has said.
 //!
-//! Drawing is candle-transformers' `LogitsProcessor`; min-p, which it does not have, is applied to the logits before it.
+//! Drawing is candle-transformers' `LogitsProcessor`; min-p, which it does not have, is applied to the logits before it. The repetition
+//! penalty too: it counts the answer's own tokens and none of the prompt's, so that an answer may quote its document.
 
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
@@ -11,6 +12,8 @@ use crate::EngineError;
 const LEAST_TEMPERATURE: f64 = 1e-4;
 /// Below this, a sum of f32 probabilities cannot tell top-p from nothing.
 const LEAST_TOP_P: f64 = 1e-6;
+/// Beyond this, common words are as good as forbidden.
+const MOST_PENALTY: f64 = 2.0;
 
 /// How the next token is chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +26,9 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// Only tokens at least this share as likely as the likeliest.
     pub min_p: Option<f64>,
+    /// Tokens that the answer has said already are this much less likely: positive logits are divided by it, others multiplied, as in
+    /// llama.cpp. 1 is off.
+    pub repeat_penalty: Option<f64>,
     /// Same seed, same answer.
     pub seed: u64,
 }
@@ -34,6 +40,7 @@ impl Default for Sampling {
             top_k: None,
             top_p: None,
             min_p: None,
+            repeat_penalty: None,
             seed: 0,
         }
     }
@@ -74,6 +81,15 @@ impl Sampling {
                 return refuse(name, value.to_string(), "a number above 0, at most 1");
             }
         }
+        if let Some(penalty) = self.repeat_penalty
+            && !(1.0..=MOST_PENALTY).contains(&penalty)
+        {
+            return refuse(
+                "repeat-penalty",
+                penalty.to_string(),
+                "a number from 1 (off) to 2",
+            );
+        }
         Ok(())
     }
 }
@@ -83,6 +99,8 @@ pub struct Sampler {
     sampling: Sampling,
     /// `None`: greedy, which needs no random numbers and no memory.
     drawing: Option<LogitsProcessor>,
+    /// What the answer has said, each token once, in rising order; empty without a penalty.
+    said: Vec<u32>,
 }
 
 impl Sampler {
@@ -102,7 +120,21 @@ impl Sampler {
         Ok(Self {
             sampling: sampling.clone(),
             drawing,
+            said: Vec::new(),
         })
+    }
+
+    /// The penalty, if it does anything.
+    fn penalty(&self) -> Option<f32> {
+        let penalty = self.sampling.repeat_penalty.filter(|&p| p != 1.0);
+        penalty.map(|penalty| penalty as f32)
+    }
+
+    /// Takes the memory that an answer of `tokens` tokens needs.
+    pub(crate) fn reserve(&mut self, tokens: usize) {
+        if self.penalty().is_some() {
+            self.said.reserve(tokens + 1);
+        }
     }
 
     /// How many of the likeliest tokens [`Sampler::next_of`] needs; `None` where it needs all of them, or too many to look for.
@@ -111,7 +143,8 @@ impl Sampler {
             None => Some(1),
             Some(_) => self.sampling.top_k,
         };
-        most.filter(|most| *most <= kept_cuda::MOST_CANDIDATES)
+        // A penalty may bring up any token.
+        most.filter(|most| *most <= kept_cuda::MOST_CANDIDATES && self.penalty().is_none())
     }
 
     /// The next token of the likeliest ones, `tokens` with their `logits`, the likeliest first: as many as [`Sampler::candidates`] says. May change
@@ -125,11 +158,24 @@ impl Sampler {
         Ok(tokens[place as usize])
     }
 
-    /// The next token for `logits` `[vocab]`. Ties in greedy mode go to the lower id. May change `logits`.
+    /// The next token for `logits` `[vocab]`; it is one that the answer has said from now on. Ties in greedy mode go to the lower id. May
+    /// change `logits`.
     pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
         if logits.iter().any(|logit| logit.is_nan()) {
             return Err(EngineError::NotANumber);
         }
+        let Some(penalty) = self.penalty() else {
+            return self.choose(logits);
+        };
+        apply_penalty(logits, &self.said, penalty);
+        let token = self.choose(logits)?;
+        if let Err(place) = self.said.binary_search(&token) {
+            self.said.insert(place, token);
+        }
+        Ok(token)
+    }
+
+    fn choose(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
         let Some(drawing) = &mut self.drawing else {
             return Ok(kept_kernels::argmax(logits) as u32);
         };
@@ -145,6 +191,17 @@ impl Sampler {
             let text = error.to_string();
             EngineError::Draw(text.lines().next().unwrap_or_default().to_owned())
         })
+    }
+}
+
+/// Makes the tokens `said` less likely.
+fn apply_penalty(logits: &mut [f32], said: &[u32], penalty: f32) {
+    for &token in said {
+        let logit = &mut logits[token as usize];
+        match *logit > 0.0 {
+            true => *logit /= penalty,
+            false => *logit *= penalty,
+        }
     }
 }
 
@@ -173,6 +230,47 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_equals() {
         assert_eq!(draws(&Sampling::default(), &[1.0, 3.0, 3.0])[0], 1);
+    }
+
+    fn penalised(penalty: f64) -> Sampling {
+        Sampling {
+            repeat_penalty: Some(penalty),
+            ..Sampling::default()
+        }
+    }
+
+    #[test]
+    fn a_penalty_moves_on_from_what_was_said() {
+        // 3 / 2 < 2; then 2 / 2 < 1.5 = 3 / 2, which is not made smaller again.
+        let greedy = draws(&penalised(2.0), &[3.0, 2.0, -1.0]);
+        assert_eq!(greedy[..4], [0, 1, 0, 0]);
+        // Below zero a token becomes less likely too, and so do all of the answer's.
+        assert_eq!(
+            draws(&penalised(2.0), &[-1.0, -1.5, -3.0])[..4],
+            [0, 1, 0, 0]
+        );
+        assert_eq!(draws(&penalised(1.0), &[3.0, 2.9])[..3], [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_penalty_needs_all_logits() {
+        let candidates = |sampling: &Sampling| Sampler::new(sampling).unwrap().candidates();
+        assert_eq!(candidates(&Sampling::default()), Some(1));
+        assert_eq!(candidates(&penalised(1.0)), Some(1));
+        assert_eq!(candidates(&penalised(1.1)), None);
+    }
+
+    #[test]
+    fn a_reserved_sampler_takes_no_more_memory() {
+        let mut sampler = Sampler::new(&penalised(1.5)).unwrap();
+        sampler.reserve(100);
+        let room = sampler.said.capacity();
+        for likely in 0..100 {
+            let mut logits = vec![0.0; 100];
+            logits[likely] = 9.0;
+            assert_eq!(sampler.next(&mut logits).unwrap(), likely as u32);
+        }
+        assert_eq!((sampler.said.len(), sampler.said.capacity()), (100, room));
     }
 
     #[test]
@@ -237,6 +335,9 @@ mod tests {
                 min_p: Some(0.0),
                 ..Sampling::default()
             },
+            penalised(0.9),
+            penalised(2.1),
+            penalised(f64::NAN),
         ] {
             assert!(Sampler::new(&wrong).is_err(), "{wrong:?}");
         }

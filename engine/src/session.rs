@@ -73,6 +73,8 @@ pub enum Finish {
     Context,
     /// The person stopped it; the text so far stands.
     Stopped,
+    /// It began to repeat itself, block after block, and was stopped.
+    Repetition,
 }
 
 /// An answer and what it cost.

@@ -7,6 +7,7 @@ use kept_kernels::{CacheType, Stop};
 use kept_models::{RopeTable, StreamDecoder};
 use kept_policies::{Budget, Policy, PromptShape};
 
+use crate::repetition::Repetition;
 use crate::within::Prompted;
 use crate::{
     Cut, Decoder, Engine, EngineError, Event, Limits, Method, PrefillOutcome, Prompt, SharedPrefill,
@@ -180,6 +181,7 @@ impl Engine {
         let (rows, cache) = (outcome.rows, outcome.cache);
         let mut decoder = Decoder::new(self.model(), rope, policy, rows, cache);
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
+        let mut repetition = Repetition::new();
         let mut logits = decoder.try_logits_of(&outcome.hidden)?;
         for _ in 0..room {
             if stop.is_requested() {
@@ -193,6 +195,9 @@ impl Engine {
                 break;
             }
             stream.push(tokenizer, token, &mut text);
+            if repetition.push(token) {
+                break;
+            }
             logits = decoder.try_step(token, None)?;
         }
         stream.finish(&mut text);

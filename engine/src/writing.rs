@@ -1,10 +1,11 @@
-//! The loop that writes the answer: draw a token, say its text, run it, until the model ends or a limit is reached.
+//! The loop that writes the answer: draw a token, say its text, run it, until the model ends, repeats itself or reaches a limit.
 
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::{Model, StreamDecoder};
 
+use crate::repetition::Repetition;
 use crate::sizes::full_cache_bytes;
 use crate::watch::ProgressMeter;
 use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
@@ -46,6 +47,8 @@ impl Writing<'_, '_> {
         let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut text = String::new();
         let mut tokens = 0;
+        let mut repetition = Repetition::new();
+        self.sampler.reserve(self.room);
         let mut token = self.sampler.next(self.decoder.try_logits_of(hidden)?)?;
         let finish = loop {
             if tokenizer.is_end(token) {
@@ -72,6 +75,9 @@ impl Writing<'_, '_> {
             }
             if self.stop.is_requested() {
                 break Finish::Stopped;
+            }
+            if repetition.push(token) {
+                break Finish::Repetition;
             }
             token = (self.decoder).try_next(token, self.sampler, Some(self.votes))?;
         };

@@ -93,12 +93,13 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let mut command = Command::new(program());
-    command
-        .args(arguments)
-        .env("KEPT_VAULTS", vaults)
-        .env_remove("KEPT_LOG")
-        .env_remove("RUST_BACKTRACE");
+    // No model that lies on this computer is taken, and no choice of its user.
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let mut command = crate::hub::at_home(home.path());
+    command.args(arguments).env("KEPT_VAULTS", vaults);
+    for name in ["KEPT_SIMD", "KEPT_ASSETS"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
     run(command)
 }
 

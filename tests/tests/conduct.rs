@@ -144,6 +144,8 @@ fn the_log_never_holds_document_text() {
     let run = Command::new(program())
         .args([
             "ask",
+            "--model",
+            "mini",
             "--question",
             "What is the Quetzalword?",
             "--max-tokens",

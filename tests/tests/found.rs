@@ -464,3 +464,183 @@ fn the_catalogue_in_the_terminal() {
         text.stdout
     );
 }
+
+/// A model that was made to be asked.
+fn instruct(title: &str) -> GgufWriter {
+    let mut writer = model(title);
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    writer.set(
+        "tokenizer.chat_template",
+        MetaValue::Text(template.to_owned()),
+    );
+    writer
+}
+
+/// `kept ask` of a short document, and nothing named.
+fn ask(home: &Path, extra: &[&str]) -> Run {
+    let document = home.join("note.txt");
+    put(
+        &document,
+        b"The keeper went to the harbour and came back late.",
+    );
+    let mut arguments = vec!["ask", "--question", "Who went?", "--max-tokens", "2"];
+    arguments.extend(["--vault", "off", "--document", document.to_str().unwrap()]);
+    arguments.extend(extra);
+    kept(home, &arguments)
+}
+
+const MINI_ONLY: &str = "the model in the box (mini) only finds facts";
+
+#[test]
+fn the_model_in_the_box_says_what_it_cannot_do() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let alone = ask(home, &[]);
+    let said = &alone.succeeded().stderr;
+    for part in [
+        "note: the model is mini: no other on this computer",
+        MINI_ONLY,
+        "make models, or kept models pull ",
+        "then kept models use NAME",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let told = said.find(MINI_ONLY) < said.find("read in");
+    assert!(told, "it is said before the answer: {said}");
+    let json = ask(home, &["--json"]);
+    json.json();
+    assert!(json.stderr.contains(MINI_ONLY), "{}", json.stderr);
+
+    // The sample under another name is the sample, and another text under its name is not.
+    let sample = fs::read(kept_tests::golden::repository().join("assets/sample.txt")).unwrap();
+    let copy = home.join("copy.md");
+    put(&copy, &sample);
+    let question = ["--question", "Who?", "--max-tokens", "1", "--vault", "off"];
+    let of = |document: &Path, more: &[&str]| {
+        let document = document.to_str().unwrap();
+        let words = [&["ask", "--document", document], &question[..], more].concat();
+        kept(home, &words).succeeded().stderr.clone()
+    };
+    let said = of(&copy, &[]);
+    assert!(
+        !said.contains(MINI_ONLY) && said.contains("the model is mini"),
+        "{said}"
+    );
+    let other = home.join("sample.txt");
+    put(&other, &[&sample[..], b"\nOne line more.\n"].concat());
+    assert!(of(&other, &["--model", "mini"]).contains(MINI_ONLY));
+    // A refusal is still one line.
+    kept(
+        home,
+        &["ask", "--question", "Who?", "--document", "/none.txt"],
+    )
+    .refused(&["/none.txt"]);
+}
+
+#[test]
+fn the_best_model_answers_unless_another_is_chosen() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let hub = "maker/small-GGUF";
+    in_hub_cache(home, hub, "small-Q8_0.gguf", &instruct("Small").bytes());
+    // More parameters, but not made to be asked.
+    let base = TinyLlama {
+        ffn: 1024,
+        ..TinyLlama::default()
+    };
+    put(
+        &home.join(".cache/llama.cpp/base.gguf"),
+        &base.writer().bytes(),
+    );
+    let uses = |words: &[&str]| kept(home, &[&["models", "use"], words].concat());
+    let now = || uses(&["--json"]).json();
+    let small = "maker/small-GGUF:small-Q8_0.gguf";
+    assert_eq!(
+        (now()["model"].as_str(), now()["why"].as_str()),
+        (Some(small), Some("best"))
+    );
+    let text = uses(&[]).succeeded().stdout.clone();
+    assert!(
+        text.starts_with(small) && text.contains("best on this computer"),
+        "{text}"
+    );
+    let asked = ask(home, &[]);
+    let said = &asked.succeeded().stderr;
+    assert!(
+        said.contains(&format!("note: the model is {small}: the best")),
+        "{said}"
+    );
+    assert!(!said.contains(MINI_ONLY), "{said}");
+    assert_eq!(ask(home, &["--json"]).json()["model"], "Small");
+    let named = ask(home, &["--model", small]);
+    assert!(
+        !named.succeeded().stderr.contains("the model is"),
+        "{}",
+        named.stderr
+    );
+
+    // Chosen by a part of its name, kept by all of it.
+    uses(&["base"]).succeeded();
+    assert_eq!(
+        (now()["model"].as_str(), now()["why"].as_str()),
+        (Some("base"), Some("chosen"))
+    );
+    let file = home.join(".config/kept/model");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "base\n");
+    let said = ask(home, &[]).stderr;
+    assert!(
+        said.contains("note: the model is base: chosen with kept models use"),
+        "{said}"
+    );
+    uses(&["mini"]).succeeded();
+    assert_eq!(
+        (now()["model"].as_str(), now()["path"].is_null()),
+        (Some("mini"), true)
+    );
+    for forget in ["auto", "--clear"] {
+        uses(&["mini"]).succeeded();
+        uses(&[forget]).succeeded();
+        assert!(!file.exists(), "{forget}");
+        assert_eq!(now()["model"], small);
+    }
+
+    // A file is kept by its path, wherever it was named from.
+    let mine = home.join("mine/one.gguf");
+    put(&mine, &instruct("Mine").bytes());
+    uses(&[mine.to_str().unwrap()]).succeeded();
+    assert_eq!(ask(home, &["--json"]).json()["model"], "Mine");
+    fs::remove_file(&mine).unwrap();
+    for gone in [ask(home, &[]), uses(&[])] {
+        gone.refused(&[
+            "mine/one.gguf",
+            "not on this computer any more",
+            "kept models use auto",
+        ]);
+    }
+    uses(&["auto"]).succeeded();
+    assert_eq!(now()["model"], small);
+}
+
+#[test]
+fn what_cannot_be_opened_is_not_chosen() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let uses = |name: &str| kept(home, &["models", "use", name]);
+    uses("no-such-model").refused(&["'no-such-model'", "kept models list"]);
+    uses("./missing.gguf").refused(&["missing.gguf"]);
+    uses("maker/none-GGUF:Q8_0").refused(&["kept models pull maker/none-GGUF:Q8_0"]);
+    let broken = home.join("broken.gguf");
+    put(&broken, b"GGUF and nothing more");
+    uses(broken.to_str().unwrap()).refused(&["broken.gguf"]);
+    let mut odd = model("Odd");
+    odd.set("general.architecture", MetaValue::Text("mamba9".into()));
+    let path = home.join("odd.gguf");
+    put(&path, &odd.bytes());
+    uses(path.to_str().unwrap()).refused(&["odd.gguf", "mamba9"]);
+    let both = kept(home, &["models", "use", "mini", "--clear"]);
+    both.refused(&["--clear"]);
+    assert!(!home.join(".config/kept").exists());
+    // A choice that was damaged by hand names its file.
+    fs::create_dir_all(home.join(".config/kept/model")).unwrap();
+    kept(home, &["models", "use"]).refused(&["kept/model", "mend or remove it"]);
+}

@@ -472,3 +472,32 @@ fn what_is_not_understood_is_answered_with_the_way() {
         help.stderr
     );
 }
+
+#[test]
+fn an_answer_that_repeats_itself_is_stopped() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let document = folder.path().join("short.txt");
+    std::fs::write(&document, "a b.\n").expect("written");
+    let document = document.to_str().expect("UTF-8");
+    let ask = |extra: &[&str]| {
+        let question = "Tell me everything, again and again.";
+        let words = ["ask", "--model", "mini", "--question", question];
+        let more = ["--document", document, "--max-tokens", "200"];
+        kept([&words[..], &more, &["--vault", "off"], extra].concat())
+    };
+    let answer = ask(&["--json"]).json();
+    assert_eq!(answer["finish"], "repetition", "{answer}");
+    assert!(whole(&answer, "answer_tokens") < 200);
+    let text = ask(&[]);
+    let said = &text.succeeded().stderr;
+    let note = "note: the answer began to repeat itself and was stopped; ask in other words, or set --repeat-penalty 1.1";
+    assert!(said.contains(note), "{said}");
+    let with = |penalty: &str| ask(&["--json", "--repeat-penalty", penalty]).json();
+    assert_eq!(with("1")["answer"], answer["answer"]);
+    assert_ne!(with("2")["finish"], "repetition");
+    let tiny_with = |wrong: &str| tiny("ask", &["--repeat-penalty", wrong]);
+    for wrong in ["0.5", "2.5", "-1", "NaN"] {
+        tiny_with(wrong).refused(&["repeat-penalty", "a number from 1 (off) to 2"]);
+    }
+    tiny_with("much").refused(&["--repeat-penalty", "much"]);
+}

@@ -102,6 +102,9 @@ pub struct AskArguments {
     /// Draw from tokens at least this share as likely as the likeliest.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f64>,
+    /// Make tokens that the answer has said already less likely: 1 is off, 1.1 is usual against repetition, 2 is the most.
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub repeat_penalty: Option<f64>,
     /// Same seed, same answer.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
@@ -129,6 +132,7 @@ impl AskArguments {
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
             seed: self.seed,
         }
     }

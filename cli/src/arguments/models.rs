@@ -16,6 +16,8 @@ pub enum ModelsCommand {
     Add(FolderArguments),
     /// No longer look for models in a folder that was added.
     Forget(FolderArguments),
+    /// Choose the model that answers where none is named, or say which one does.
+    Use(UseArguments),
     /// Remove a model from the hub's cache.
     Remove(RemoveModelArguments),
     /// Print what is in a GGUF file.
@@ -74,6 +76,28 @@ pub struct FolderArguments {
     /// The folder.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
+}
+
+/// Which model answers.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kept models use SmolLM2-1.7B-Instruct-Q4_K_M
+  kept models use          which model answers now, and why
+  kept models use auto     no longer the chosen one, but the best on this computer
+
+Where none is chosen, kept ask and kept map take the model with a chat template that has most parameters, of those that fit the free
+memory and have at most 3 GiB (larger ones answer slowly without a graphics card); else the model in the box.")]
+pub struct UseArguments {
+    /// The model, as --model takes it; auto for none.
+    #[arg(value_name = "FILE|NAME|mini|auto")]
+    pub name: Option<String>,
+    /// Forget the choice, as auto does.
+    #[arg(long, conflicts_with = "name")]
+    pub clear: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What is removed.

@@ -48,9 +48,9 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         arguments.chunk != Some(0),
         "--chunk 0 reads nothing; give at least 1"
     );
-    model_path(&arguments.model)?;
+    let model = model_path(&arguments.model)?;
     let engine = open(
-        &arguments.model,
+        &model,
         arguments.threads,
         &arguments.stretch,
         &arguments.device,

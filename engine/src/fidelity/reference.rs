@@ -9,6 +9,7 @@ use kept_models::{RopeTable, StreamDecoder};
 use super::heads::HeadFigures;
 use super::observer::Observer;
 use super::wavelet::{WaveletFigures, WaveletSums};
+use crate::repetition::Repetition;
 use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
 
 /// A prompt read with the full cache, and its greedy answer.
@@ -84,6 +85,7 @@ impl Engine {
             String::new(),
             Vec::new(),
         );
+        let mut repetition = Repetition::new();
         let decoding = Instant::now();
         let vocab = logits.len();
         let finish = loop {
@@ -107,6 +109,9 @@ impl Engine {
             answer_ids.push(token);
             stream.push(tokenizer, token, &mut answer);
             logits.extend_from_slice(decoder.try_step(token, None)?);
+            if repetition.push(token) {
+                break Finish::Repetition;
+            }
         };
         stream.finish(&mut answer);
         let decoding = decoding.elapsed();

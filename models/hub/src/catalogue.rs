@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::found::MOST_UNNAMED_BYTES;
 use crate::{ModelRef, RepoId};
 
 const CATALOGUE: &str = include_str!("../../catalogue.json");
@@ -70,6 +71,15 @@ impl Entry {
             Some(free) if free > self.about_bytes => Fit::Tight,
             Some(_) => Fit::TooLarge,
         }
+    }
+
+    /// The model to start with: of those that fit and are quick enough to be taken without being named the largest, else the smallest.
+    pub fn first(available: Option<u64>) -> Option<&'static Entry> {
+        let all = catalogue().iter();
+        let suits = |entry: &&Entry| {
+            entry.fit(available) == Fit::Fits && entry.about_bytes <= MOST_UNNAMED_BYTES
+        };
+        all.rev().find(suits).or_else(|| catalogue().first())
     }
 
     /// All models, the best for a machine with so much free memory first: of those that fit the largest first, of the others

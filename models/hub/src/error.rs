@@ -286,6 +286,15 @@ pub enum HubError {
         /// Names that resemble it.
         near: Vec<String>,
     },
+    /// The model that the user chose is gone.
+    #[error(
+        "the model chosen with kept models use, '{name}', is not on this computer any more; choose another with kept models use NAME, \
+         forget it with kept models use auto, or name one with --model"
+    )]
+    ChosenGone {
+        /// As it was chosen.
+        name: String,
+    },
     /// Several models on this computer have that name.
     #[error("'{name}' names several models on this computer; say which: {}", text::list(.candidates))]
     SeveralModels {

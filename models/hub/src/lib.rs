@@ -61,7 +61,10 @@ pub use catalogue::{Entry, Fit, catalogue};
 pub use choose::{Listed, Offer};
 pub use download::Download;
 pub use error::HubError;
-pub use found::{Finder, Folders, Found, FoundModel, Place, Unfinished};
+pub use found::{
+    AUTO, Finder, Folders, Found, FoundModel, ModelChoice, Place, Preferred, PreferredBy,
+    Unfinished,
+};
 pub use hub::Hub;
 pub use progress::{Phase, Status};
 pub use reference::{ModelRef, RepoId};

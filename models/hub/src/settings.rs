@@ -156,6 +156,28 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Kept's folder for settings, by these variables and this home: `KEPT_CONFIG`, else where the system keeps them.
+pub(crate) fn config_folder(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    home: Option<&Path>,
+) -> PathBuf {
+    let path = |name: &str| {
+        let value = variable(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    let home = || home.map_or_else(env::temp_dir, Path::to_owned);
+    path("KEPT_CONFIG").unwrap_or_else(|| {
+        let own = |base: PathBuf| base.join("kept");
+        if cfg!(windows) {
+            own(path("APPDATA").unwrap_or_else(|| home().join("AppData/Roaming")))
+        } else if cfg!(target_os = "macos") {
+            own(home().join("Library/Application Support"))
+        } else {
+            own(path("XDG_CONFIG_HOME").unwrap_or_else(|| home().join(".config")))
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

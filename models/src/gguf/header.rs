@@ -34,6 +34,8 @@ pub struct Header {
     pub parameters: Option<u64>,
     /// Positions the model was made for.
     pub context: Option<u64>,
+    /// Whether it has a chat template.
+    pub chat_template: bool,
     /// Tensors that the file announces; a file with none is a vocabulary only.
     pub tensors: usize,
     /// This part, counted from one, and the number of parts of a split model.
@@ -152,6 +154,7 @@ fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> H
         context: architecture
             .as_deref()
             .and_then(|name| whole(&format!("{name}.context_length"))),
+        chat_template: text("tokenizer.chat_template").is_some(),
         architecture,
         tensors,
         split: split.map(|parts| (whole("split.no").unwrap_or(0).saturating_add(1), parts)),

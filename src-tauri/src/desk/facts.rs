@@ -54,6 +54,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
         kept_engine::Finish::Length => "length",
         kept_engine::Finish::Context => "context",
         kept_engine::Finish::Stopped => "stopped",
+        kept_engine::Finish::Repetition => "repetition",
     };
     turn.facts = Some(Box::new(Facts {
         finish: finish.to_owned(),

@@ -263,6 +263,8 @@ pub fn at_home(home: &Path) -> Command {
     command
         .env("HOME", home)
         .env("USERPROFILE", home)
+        // Where its service keeps them is no part of a home.
+        .env("OLLAMA_MODELS", home.join(".ollama/models"))
         .env_remove("RUST_BACKTRACE");
     command
 }

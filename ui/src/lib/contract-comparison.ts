@@ -53,7 +53,7 @@ export interface ReferenceReport {
   prompt_tokens: number
   answer: string
   answer_tokens: number
-  finish: 'end' | 'length' | 'context' | 'stopped'
+  finish: 'end' | 'length' | 'context' | 'stopped' | 'repetition'
   kv_bytes: number
   first_token_seconds: number
   decode_tokens_per_second: number

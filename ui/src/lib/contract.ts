@@ -216,7 +216,7 @@ export interface Source {
 export type TurnState = 'asked' | 'reading' | 'answering' | 'done' | 'stopped' | 'failed'
 
 export interface Facts {
-  finish: 'end' | 'length' | 'context' | 'stopped'
+  finish: 'end' | 'length' | 'context' | 'stopped' | 'repetition'
   promptTokens: number
   answerTokens: number
   /** Mean over the layers. */

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::HubError;
+use crate::settings::config_folder;
 
 /// The list of added folders.
 #[derive(Debug, Clone)]
@@ -25,21 +26,7 @@ impl Folders {
         variable: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
     ) -> Folders {
-        let path = |name: &str| {
-            let value = variable(name).filter(|value| !value.is_empty());
-            value.map(PathBuf::from)
-        };
-        let home = || home.map_or_else(env::temp_dir, Path::to_owned);
-        let folder = path("KEPT_CONFIG").unwrap_or_else(|| {
-            let own = |base: PathBuf| base.join("kept");
-            if cfg!(windows) {
-                own(path("APPDATA").unwrap_or_else(|| home().join("AppData/Roaming")))
-            } else if cfg!(target_os = "macos") {
-                own(home().join("Library/Application Support"))
-            } else {
-                own(path("XDG_CONFIG_HOME").unwrap_or_else(|| home().join(".config")))
-            }
-        });
+        let folder = config_folder(variable, home);
         Folders {
             file: folder.join("model-folders.json"),
         }

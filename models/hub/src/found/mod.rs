@@ -8,9 +8,12 @@ mod hub_cache;
 mod names;
 mod ollama;
 mod places;
+mod preferred;
 mod walk;
 
 pub use folders::Folders;
+pub(crate) use preferred::MOST_UNNAMED_BYTES;
+pub use preferred::{AUTO, ModelChoice, Preferred, PreferredBy};
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -83,6 +86,8 @@ pub struct FoundModel {
     pub parameters: Option<u64>,
     /// Positions the model was made for.
     pub context: Option<u64>,
+    /// Whether it was made to be asked: it has a chat template.
+    pub instruct: bool,
     /// Whose folder it lies in.
     pub place: Place,
     /// Whether Kept can open it, as far as its header tells.
@@ -317,6 +322,7 @@ fn describe_one(joined: &Joined) -> Option<FoundModel> {
         quantisation: None,
         parameters: None,
         context: None,
+        instruct: false,
         place: candidate.place,
         supported: false,
         reason: None,
@@ -336,6 +342,7 @@ fn describe_one(joined: &Joined) -> Option<FoundModel> {
             model.quantisation = header.quantisation;
             model.parameters = header.parameters.filter(|_| header.split.is_none());
             model.context = header.context;
+            model.instruct = header.chat_template;
         }
     }
     if let Some((part, parts)) = joined.missing {

@@ -1,0 +1,46 @@
+//! `kept models use`: the model that answers where none is named.
+
+use anyhow::Context;
+use kept_engine::MINI;
+use kept_engine::models::gguf::Header;
+use kept_hub::{AUTO, Finder, ModelChoice, Preferred, PreferredBy};
+use serde_json::json;
+
+use crate::arguments::UseArguments;
+use crate::model::{model_path, preferred, why};
+use crate::output;
+
+pub fn run(arguments: &UseArguments) -> anyhow::Result<()> {
+    let choice = ModelChoice::from_env();
+    match arguments.name.as_deref() {
+        Some(AUTO) => drop(choice.clear()?),
+        None if arguments.clear => drop(choice.clear()?),
+        None => {}
+        Some(name) => choice.set(&checked(name)?)?,
+    }
+    let Preferred { name, path, by } = preferred()?;
+    if arguments.json {
+        return output::print_json(&json!({
+            "model": name,
+            "path": path.map(|path| path.display().to_string()),
+            "why": match by {
+                PreferredBy::Choice => "chosen",
+                PreferredBy::Size => "best",
+                PreferredBy::Nothing => "in the box",
+            },
+        }));
+    }
+    output::print_text(&output::printable(&format!("{name}: {}\n", why(by))))
+}
+
+/// What to keep of `name`, so that it leads to the same model from every folder. A model that cannot be opened is refused now and not
+/// at the next question.
+fn checked(name: &str) -> anyhow::Result<String> {
+    let path = model_path(name)?;
+    if name == MINI {
+        return Ok(MINI.to_owned());
+    }
+    let supported = Header::read(&path).and_then(|header| header.supported);
+    supported.with_context(|| format!("'{name}' cannot be chosen"))?;
+    Ok(Finder::from_env()?.name_of(&path))
+}

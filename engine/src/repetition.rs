@@ -1,0 +1,121 @@
+//! Finds answers that have fallen into repetition: the same block of tokens, word for word, again and again.
+//!
+//! Not here: what is done about it. The answer loops stop; a repetition penalty (`sampler.rs`) keeps it from happening.
+
+/// The longest block that is looked for, in tokens.
+const LONGEST_BLOCK: usize = 64;
+/// How often a block stands before it counts as repetition.
+const LEAST_REPEATS: usize = 4;
+/// How many tokens all of its repeats take together: a ruled line or four times "no" is no repetition yet.
+const LEAST_TOKENS: usize = 32;
+
+/// Watches the tokens of one answer. A token takes [`LONGEST_BLOCK`] comparisons and no memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Repetition {
+    /// The last tokens; the token number `i` of the answer stands at `i % LONGEST_BLOCK`.
+    last: [u32; LONGEST_BLOCK],
+    /// `[block length - 1]`: how many of the last tokens equal the token that stands one block before them, without a break.
+    equal: [usize; LONGEST_BLOCK],
+    /// Tokens of the answer.
+    tokens: usize,
+}
+
+impl Repetition {
+    pub(crate) fn new() -> Self {
+        Self {
+            last: [0; LONGEST_BLOCK],
+            equal: [0; LONGEST_BLOCK],
+            tokens: 0,
+        }
+    }
+
+    /// Takes the answer's next token; whether the answer now ends in a repetition.
+    pub(crate) fn push(&mut self, token: u32) -> bool {
+        let mut repeats = false;
+        for block in 1..=LONGEST_BLOCK.min(self.tokens) {
+            let before = self.last[(self.tokens - block) % LONGEST_BLOCK];
+            let equal = &mut self.equal[block - 1];
+            *equal = if before == token { *equal + 1 } else { 0 };
+            // The block's first occurrence has no block before it to be equal to.
+            repeats |= *equal + block >= LEAST_TOKENS.max(LEAST_REPEATS * block);
+        }
+        self.last[self.tokens % LONGEST_BLOCK] = token;
+        self.tokens += 1;
+        repeats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `tokens` are taken until a repetition is found.
+    fn found(tokens: impl IntoIterator<Item = u32>) -> Option<usize> {
+        let mut repetition = Repetition::new();
+        tokens
+            .into_iter()
+            .position(|token| repetition.push(token))
+            .map(|at| at + 1)
+    }
+
+    fn cycle(block: u32) -> impl Iterator<Item = u32> {
+        (0..4000).map(move |i| i % block)
+    }
+
+    #[test]
+    fn every_block_length_is_found_at_its_fourth_end_and_not_before_32_tokens() {
+        for block in 1..=64 {
+            assert_eq!(
+                found(cycle(block)),
+                Some(32.max(4 * block) as usize),
+                "{block}"
+            );
+        }
+        assert_eq!(found(cycle(65)), None);
+    }
+
+    #[test]
+    fn what_stands_before_it_does_not_matter() {
+        for before in [1, 7, 63, 64, 65, 200] {
+            let start = (0..before).map(|i| 1000 + i);
+            let all = start.chain(cycle(5));
+            assert_eq!(found(all), Some(before as usize + 32), "{before}");
+        }
+    }
+
+    #[test]
+    fn three_times_is_not_enough_and_a_single_change_begins_anew() {
+        assert_eq!(found((0..3).flat_map(|_| 0..60)), None);
+        // A numbered list: the same words behind another number each time.
+        let list = (0..50).flat_map(|i| [1000 + i, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(found(list), None);
+        let broken = (0..31).map(|_| 7).chain([8]).chain((0..31).map(|_| 7));
+        assert_eq!(found(broken), None);
+    }
+
+    #[test]
+    fn it_says_what_a_plain_search_says() {
+        let plain = |tokens: &[u32]| {
+            (1..=64usize).any(|block| {
+                let span = 32.max(4 * block);
+                tokens.len() >= span
+                    && tokens[tokens.len() - span..]
+                        .windows(block + 1)
+                        .all(|w| w[0] == w[block])
+            })
+        };
+        let mut state = 1u64;
+        for round in 0..200 {
+            let mut repetition = Repetition::new();
+            let mut tokens = Vec::new();
+            let block = round % 70 + 1;
+            for i in 0..400 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                let odd = (state >> 33).is_multiple_of(150);
+                tokens.push(if odd { 99 } else { (i % block) as u32 });
+                let said = repetition.push(tokens[i]);
+                assert_eq!(said, plain(&tokens), "round {round}, token {i}");
+            }
+        }
+    }
+}
