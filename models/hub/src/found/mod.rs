@@ -39,6 +39,8 @@ pub enum Place {
     Gpt4All,
     /// llama.cpp's own cache.
     LlamaCpp,
+    /// Kept's own cache: what `make models` fetched.
+    Kept,
     /// A folder that the person added.
     Folder,
     /// A file that the person chose by itself.
@@ -55,6 +57,7 @@ impl Place {
             Place::Jan => "Jan",
             Place::Gpt4All => "GPT4All",
             Place::LlamaCpp => "llama.cpp",
+            Place::Kept => "Kept",
             Place::Folder => "folder",
             Place::File => "file",
         }
