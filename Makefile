@@ -1,6 +1,6 @@
 # Everything a person or CI types. Each target installs what it needs and says what it does.
 
-.PHONY: run test lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run test models lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
 
 # Where rustup or apt put cargo on a machine that had none when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -13,8 +13,10 @@ QUESTION = $(shell sed -n 's/.*"question": *"\([^"]*\)".*/\1/p' assets/sample.js
 # own tests run before with all threads.
 ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1
 
-# Open the window with the sample document; without a display, answer the sample question in the terminal.
+# Open the window with the sample document; without a display, answer the sample question in the terminal. Small real models are fetched
+# first where that is possible; the one in the box needs none.
 run: setup page
+	@scripts/models || echo "Going on without them: the model in the box needs no download."
 	$(CARGO) build --release -p kept -p kept-engine -p kept-app --bins
 	@scripts/run "$$(scripts/target-dir)" "$(QUESTION)"
 
@@ -24,6 +26,10 @@ test: setup-test page lint
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --lib
 	$(ONE_THREAD) $(CARGO) test --workspace
+
+# Two small real models, into the cache folder: for trying Kept, and for the tests that want one (--test real_models).
+models:
+	@scripts/models
 
 lint: setup page
 	$(CARGO) fmt --all --check
@@ -53,6 +59,8 @@ golden:
 	target/golden-kvpress/bin/pip install --quiet -r tests/golden/requirements-kvpress.txt
 	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py
 	target/golden-kvpress/bin/python tests/golden/kvpress_kvzip.py
+	scripts/models
+	target/golden-venv/bin/python tests/golden/real_models.py
 
 # The engine inside another program, in a few lines: engine/examples/embedded.rs.
 embedded: setup

@@ -68,6 +68,7 @@ fn model(finder: &Finder, name: &str) -> anyhow::Result<Doomed> {
         model.name,
         match model.place {
             Place::Folder => "a folder of yours",
+            Place::Kept => "the folder that `make models` fills",
             place => place.name(),
         },
         model.path.display()

@@ -31,9 +31,9 @@ class Llama:
         with urllib.request.urlopen(request) as answer:
             return json.loads(answer.read())
 
-    def ids(self, text: str) -> list[int]:
-        """Plain text: control tokens spelled out in it are just characters."""
-        return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
+    def ids(self, text: str, special: bool = False) -> list[int]:
+        """Plain text: control tokens spelled out in it are just characters. With `special` those that the file asks for are added."""
+        return self._post("/tokenize", {"content": text, "add_special": special, "parse_special": False})["tokens"]
 
     def _complete(self, ids, count: int, top: int, ignore_eos: bool) -> dict:
         body = {"prompt": [int(i) for i in ids], "n_predict": count, "temperature": 0, "n_probs": top, "return_tokens": True,
@@ -64,3 +64,16 @@ class Llama:
         if "completion_probabilities" not in answer:
             return None
         return {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"][0]["top_logprobs"]}
+
+    def followed(self, ids, count: int, top: int) -> tuple[list[int], list[list[tuple[int, float]] | None]]:
+        """Greedy tokens, and before each the `top` likeliest with their log-probabilities over the whole vocabulary, likeliest
+        first; None where the token ends inside a character (see `greedy`)."""
+        answer = self._complete(ids, count, top, False)
+        steps = answer.get("completion_probabilities", [])
+        tops = []
+        for token in answer["tokens"]:
+            if steps and steps[0]["id"] == token:
+                tops.append([(entry["id"], entry["logprob"]) for entry in steps.pop(0)["top_logprobs"]])
+            else:
+                tops.append(None)
+        return answer["tokens"], tops

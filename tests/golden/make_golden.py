@@ -22,6 +22,7 @@ The reference is code that is not ours: transformers for logits, llama.cpp for g
     deep-group2-tied.*      a model that drops rows between its layers, and what it says: see thinned_logits.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
     kvpress_kvzip.*         the same of KVzip: by kvpress_kvzip.py
+    real_models.json.gz     llama.cpp on the models that `make models` fetches: by real_models.py, apart
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
 

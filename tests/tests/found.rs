@@ -91,6 +91,10 @@ fn every_program_s_models_are_found() {
         &bytes("J"),
     );
     put(&home.join("mine/deep/k.GGUF"), &bytes("K"));
+    put(
+        &home.join(".cache/kept/models/Tiny-L-Instruct.Q8_0.gguf"),
+        &bytes("L"),
+    );
     let found = finder(home).with_folder(home.join("mine")).find();
     assert_eq!(found.troubles, [""; 0]);
     for (name, title, place) in [
@@ -105,6 +109,7 @@ fn every_program_s_models_are_found() {
         ("maker_i_i", "I", Place::LlamaCpp),
         ("j", "J", Place::Gpt4All),
         ("k", "K", Place::Folder),
+        ("Tiny-L-Instruct.Q8_0", "L", Place::Kept),
     ] {
         let model = named(&found, name);
         assert_eq!(
@@ -121,7 +126,7 @@ fn every_program_s_models_are_found() {
             "{name}"
         );
     }
-    assert_eq!(found.models.len(), 11, "{:?}", names(&found));
+    assert_eq!(found.models.len(), 12, "{:?}", names(&found));
 }
 
 #[test]
@@ -132,6 +137,10 @@ fn folders_from_the_environment_take_the_place_of_the_usual_ones() {
     put(&home.join("l/one.gguf"), &model("One").bytes());
     put(&home.join("k1/two.gguf"), &model("Two").bytes());
     put(&home.join("k2/three.gguf"), &model("Three").bytes());
+    put(
+        &home.join(".cache/kept/models/four.gguf"),
+        &model("Four").bytes(),
+    );
     let both = std::env::join_paths([home.join("k1"), home.join("k2")]).unwrap();
     let variable = |name: &str| -> Option<OsString> {
         match name {
@@ -147,6 +156,51 @@ fn folders_from_the_environment_take_the_place_of_the_usual_ones() {
     let folders: Vec<&Path> = finder.folders().map(|(_, folder)| folder).collect();
     assert_eq!(folders[0], home.join("hf/hub"));
     assert!(!folders.contains(&home.join(".ollama/models").as_path()));
+    let cache = |name: &str| -> Option<OsString> {
+        (name == "XDG_CACHE_HOME").then(|| home.join("cache").into())
+    };
+    put(
+        &home.join("cache/kept/models/five.gguf"),
+        &model("Five").bytes(),
+    );
+    let found = Finder::from_variables(&cache, Some(home)).find();
+    assert_eq!(named(&found, "five").place, Place::Kept);
+    assert_eq!(names(&found), ["five"]);
+}
+
+/// What `make models` fetches, under the names it has there.
+#[test]
+fn fetched_models_are_called_by_a_part_of_their_names() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let folder = home.join(".cache/kept/models");
+    let (smollm2, gemma) = (
+        folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        folder.join("gemma-3-270m-q4_k_m.gguf"),
+    );
+    put(&smollm2, &model("Smollm2 135M 8k Lc100K Mix1 Ep2").bytes());
+    put(&gemma, &model("Gemma 3 270m").bytes());
+    // A download that was given up is in nobody's way.
+    put(
+        &folder.join(".fetching-1/gemma-3-270m-q4_k_m.gguf"),
+        &model("Half").bytes(),
+    );
+    let finder = finder(home);
+    for (name, path) in [
+        ("smollm2", &smollm2),
+        ("SmolLM2-135M", &smollm2),
+        ("gemma-3-270m", &gemma),
+        ("gemma", &gemma),
+    ] {
+        assert_eq!(finder.choose(name).as_ref(), Ok(path), "{name}");
+    }
+    let listed = kept(home, &["models", "list", "--json"]).json();
+    let places: Vec<&str> = (listed["models"].as_array().unwrap().iter())
+        .map(|model| model["place"].as_str().unwrap())
+        .collect();
+    assert_eq!(places, ["Kept", "Kept"]);
+    let opened = kept(home, &["models", "inspect", "smollm2", "--json"]).json();
+    assert_eq!(opened["name"], "Smollm2 135M 8k Lc100K Mix1 Ep2");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub enum Place {
     Gpt4All,
     /// llama.cpp's own cache.
     LlamaCpp,
+    /// Kept's own cache: what `make models` fetched.
+    Kept,
     /// A folder that the person added.
     Folder,
     /// A file that the person chose by itself.
@@ -58,6 +60,7 @@ impl Place {
             Place::Jan => "Jan",
             Place::Gpt4All => "GPT4All",
             Place::LlamaCpp => "llama.cpp",
+            Place::Kept => "Kept",
             Place::Folder => "folder",
             Place::File => "file",
         }

@@ -80,8 +80,14 @@ impl Finder {
                 add(Place::LlamaCpp, below(&local, "llama.cpp"));
             }
         }
-        for folder in set("KEPT_MODELS").iter().flat_map(env::split_paths) {
-            add(Place::Folder, Some(below_home(folder, home)));
+        // Where `make models` puts what it fetches: the first of these folders, or the cache folder.
+        match set("KEPT_MODELS") {
+            Some(folders) => {
+                for folder in env::split_paths(&folders) {
+                    add(Place::Folder, Some(below_home(folder, home)));
+                }
+            }
+            None => add(Place::Kept, below(&cache, "kept/models")),
         }
         Finder {
             cache: HubCache::new(Settings::from_variables(variable, home).cache),
