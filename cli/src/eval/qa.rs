@@ -136,9 +136,8 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
         "'{}' has no questions in questions.jsonl",
         arguments.data.display()
     );
-    model_path(&arguments.model)?;
     let engine = open(
-        &arguments.model,
+        &model_path(&arguments.model)?,
         arguments.threads,
         &arguments.stretch,
         &arguments.device,
@@ -164,7 +163,7 @@ fn runs(methods: Vec<Method>, budgets: &[Budget]) -> Vec<Run> {
         };
         let run = |budget: Option<Budget>| Run {
             label: (
-                method.name.clone(),
+                method.to_string(),
                 budget.map(|b| b.to_string()).unwrap_or_default(),
             ),
             method: method.clone(),
