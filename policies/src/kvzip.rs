@@ -252,7 +252,11 @@ impl Policy for KvZip {
                     scores[between.clone()].copy_from_slice(own);
                     scores
                 });
-                (scores.collect(), shares.clone())
+                let found = (scores.collect(), shares.clone());
+                if observation.layer + 1 == self.shares.len() {
+                    self.surveyed = Vec::new();
+                }
+                found
             }
             None => {
                 let scores = self.token_scores(observation);
