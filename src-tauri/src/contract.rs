@@ -230,6 +230,8 @@ pub struct DocumentFacts {
     pub streaming: Option<String>,
     /// The sample in the box.
     pub sample: bool,
+    /// More than the model in the box was made for: any text but the sample's, whatever the file is called.
+    pub beyond_box: bool,
     /// Questions to offer.
     pub suggestions: Vec<String>,
 }

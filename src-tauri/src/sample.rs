@@ -6,7 +6,7 @@ use kept_engine::protocol::DocumentInfo;
 use serde::Deserialize;
 
 const NAME: &str = "sample.txt";
-const TEXT: &str = include_str!("../../assets/sample.txt");
+const TEXT: &str = kept_engine::SAMPLE;
 const QUESTIONS: &str = include_str!("../../assets/sample.json");
 /// What is kept of it where nobody says how much.
 pub const BUDGET: &str = "25%";

@@ -13,7 +13,7 @@ use crate::arguments::{self, Arguments, CommandLine};
 use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
 use crate::desk::Desk;
-use crate::library::Library;
+use crate::library::{self, Library};
 use crate::store::{self, Lock, Opened, StoreError};
 use crate::wiring::{Frame, Wiring};
 use crate::worker::Audience;
@@ -214,7 +214,9 @@ pub fn start(
     lock: Option<Lock>,
     programs: impl Into<worker::Programs>,
 ) -> Arc<Wiring> {
-    let desk = Desk::new(opened.remembered, lock.is_some());
+    let mut remembered = opened.remembered;
+    library::first_model(&mut remembered);
+    let desk = Desk::new(remembered, lock.is_some());
     let (orders, due) = mpsc::unbounded_channel();
     let (complaints, mut complained) = mpsc::unbounded_channel();
     let (writer, writing) = store::start_writing(opened.store, move |sentence| {

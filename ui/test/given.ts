@@ -39,6 +39,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     tooLong: null,
     streaming: null,
     sample: true,
+    beyondBox: false,
     suggestions: ['Who pays?'],
     ...some,
   }

@@ -98,6 +98,7 @@ impl OpenDocument {
             too_long: self.too_long.clone(),
             streaming: self.streaming.clone(),
             sample: self.sample,
+            beyond_box: *self.text != *kept_engine::SAMPLE,
             suggestions: match self.sample {
                 true => sample::suggestions(),
                 false => Vec::new(),

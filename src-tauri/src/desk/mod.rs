@@ -19,7 +19,7 @@ mod thin;
 mod vault;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -128,6 +128,22 @@ struct Wanted {
 }
 
 impl ModelEntry {
+    /// A model's file that was chosen and not opened yet, with an id that none of `others` has.
+    fn file(others: &[ModelEntry], label: String, path: String) -> Self {
+        let number = |entry: &ModelEntry| entry.choice.id.strip_prefix('m')?.parse::<u64>().ok();
+        let highest = others.iter().filter_map(number).max().unwrap_or(0);
+        Self {
+            choice: ModelChoice {
+                id: format!("m{}", highest + 1),
+                label,
+                in_box: false,
+                stretch: None,
+            },
+            path,
+            opened: false,
+        }
+    }
+
     /// The model in the box.
     pub fn mini() -> Self {
         Self {
@@ -166,6 +182,36 @@ pub struct Remembered {
     pub last_turn: u64,
     /// Kept has been started before.
     pub started_before: bool,
+}
+
+impl Remembered {
+    /// Makes the model at `path` the setting of a first start, as if it had been chosen; `name` is what to call a file whose own name
+    /// says nothing.
+    pub fn prefer(&mut self, path: &Path, name: &str) {
+        // A path that the settings cannot hold is left to the person.
+        let Some(text) = path.to_str() else {
+            return;
+        };
+        let known = self.models.iter().find(|known| known.path == text);
+        let model = match known.map(|known| known.choice.id.clone()) {
+            Some(id) => id,
+            None => {
+                let named = path.extension().is_some();
+                let label = if named {
+                    file_name(path)
+                } else {
+                    name.to_owned()
+                };
+                let entry = ModelEntry::file(&self.models, label, text.to_owned());
+                self.models.push(entry);
+                self.models[self.models.len() - 1].choice.id.clone()
+            }
+        };
+        self.settings = Some(Settings {
+            model,
+            ..default_settings()
+        });
+    }
 }
 
 /// What runs now.

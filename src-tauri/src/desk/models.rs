@@ -165,25 +165,15 @@ impl Desk {
     }
 
     fn add_model(&mut self, path: &Path, text: String, label: Option<String>) -> String {
-        let number = |entry: &ModelEntry| entry.choice.id.strip_prefix('m')?.parse::<u64>().ok();
-        let highest = self.models.iter().filter_map(number).max().unwrap_or(0);
-        let id = format!("m{}", highest + 1);
         let mut label = label.unwrap_or_else(|| file_name(path));
         if self.models.iter().any(|m| m.choice.label == label)
             && let Some(folder) = path.parent().and_then(Path::file_name)
         {
             label = format!("{label} ({})", folder.to_string_lossy());
         }
-        self.models.push(ModelEntry {
-            choice: ModelChoice {
-                id: id.clone(),
-                label,
-                in_box: false,
-                stretch: None,
-            },
-            path: text,
-            opened: false,
-        });
+        let entry = ModelEntry::file(&self.models, label, text);
+        let id = entry.choice.id.clone();
+        self.models.push(entry);
         id
     }
 

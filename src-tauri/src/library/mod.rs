@@ -14,13 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kept_engine::available_memory;
 use kept_hub::choose::{Listed, choose};
 use kept_hub::{
-    Download, Finder, Folders, Found, Hub, HubCache, HubError, HubFile, ModelRef, Phase, Place,
+    Download, Finder, Folders, Found, Hub, HubCache, HubError, HubFile, ModelChoice, ModelRef,
+    Phase, Place, Preferred,
 };
 use serde::{Deserialize, Serialize};
 
 use self::queue::Queue;
 use crate::contract::{self, AppEvent, HubOffer, Inspection, NoticeKind};
-use crate::desk::Save;
+use crate::desk::{Remembered, Save};
 use crate::sentences;
 use crate::wiring::Wiring;
 
@@ -31,6 +32,26 @@ pub struct BegunDownload {
     pub reference: ModelRef,
     /// What it consists of, by the hub's word.
     pub files: Vec<HubFile>,
+}
+
+/// Sets the model for the first start to the one that the terminal takes where none is named. Later starts have settings: nothing is
+/// looked for, and nothing is taken in the place of a choice.
+pub fn first_model(remembered: &mut Remembered) {
+    if remembered.settings.is_some() {
+        return;
+    }
+    let (finder, memory) = (Finder::from_env(), available_memory());
+    let choice = ModelChoice::from_env();
+    let preferred = finder.and_then(|f| f.preferred(&choice, kept_engine::MINI, memory));
+    match preferred {
+        Ok(Preferred { name, path, .. }) => {
+            if let Some(path) = path {
+                remembered.prefer(&path, &name);
+            }
+        }
+        // The model in the box answers, and the page of models says what is wrong with a folder.
+        Err(error) => tracing::warn!(%error, "no model was looked for"),
+    }
 }
 
 /// See the head of this file.

@@ -162,6 +162,8 @@ export interface DocumentFacts {
   /** A sentence if it is longer than the open model's context: it is read in streaming mode, which is approximate. */
   streaming: string | null
   sample: boolean
+  /** More than the model in the box was made for: any text but the sample's. */
+  beyondBox: boolean
   /** Questions to offer in an empty conversation (the sample's); empty for other documents. */
   suggestions: string[]
 }

@@ -87,6 +87,7 @@ export function start(): void {
       tooLong: null,
       streaming: query.has('streaming') ? STREAMING : null,
       sample: which !== 'long',
+      beyondBox: which === 'long',
       suggestions: which === 'long' ? [] : [questions.question, ...questions.more.slice(0, 4).map((m) => m.question)],
     }
   }

@@ -17,7 +17,7 @@ fn document(name: &str) -> Reply {
 fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
     let mut story = Story::first_start();
     let facts = story.document().expect("the sample");
-    assert!(facts.sample);
+    assert!(facts.sample && !facts.beyond_box);
     assert_eq!(facts.suggestions.len(), 5);
     story.look();
     story.hello();

@@ -254,3 +254,20 @@ fn parameters_that_are_no_longer_allowed_are_forgotten_at_the_start() {
     let left: Vec<&String> = story.desk.settings().parameters.keys().collect();
     assert_eq!(left, ["snapkv"]);
 }
+
+#[test]
+fn a_first_start_with_a_model_of_this_computer_opens_it() {
+    let mut remembered = Remembered::default();
+    remembered.prefer(Path::new("/models/a.gguf"), "maker/a:a.gguf");
+    remembered.prefer(Path::new("/blobs/sha256-1"), "llama3.2:1b");
+    remembered.prefer(Path::new("/models/a.gguf"), "maker/a:a.gguf");
+    let mut desk = Desk::new(remembered, true);
+    let snapshot = desk.snapshot();
+    let labels: Vec<&str> = snapshot.models.iter().map(|m| m.label.as_str()).collect();
+    assert_eq!(labels, ["mini", "a.gguf", "llama3.2:1b"]);
+    let chosen = snapshot
+        .models
+        .iter()
+        .find(|m| m.id == snapshot.settings.model);
+    assert_eq!(chosen.map(|m| m.label.as_str()), Some("a.gguf"));
+}
