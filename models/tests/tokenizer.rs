@@ -273,35 +273,6 @@ fn what_cannot_be_tokenised_is_refused_by_name_and_the_model_still_opens() {
     assert!(matches!(e, ModelError::BadVocabulary { .. }));
 }
 
-#[test]
-fn a_vocabulary_without_some_byte_is_refused() {
-    let tiny = TinyLlama {
-        layers: 1,
-        width: 32,
-        ffn: 32,
-        q_heads: 1,
-        kv_heads: 1,
-        head_dim: 32,
-        ..Default::default()
-    };
-    let model = open(&tiny);
-    let tokenizer = model.tokenizer().unwrap();
-    let tokens: Vec<String> = (0..tokenizer.vocab() as u32)
-        .map(|id| tokenizer.token_text(id).replace('ÿ', "yy"))
-        .collect();
-    let mut writer = tiny.writer();
-    writer.set("tokenizer.ggml.tokens", MetaValue::Texts(tokens));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("hole.gguf");
-    writer.write(&path).unwrap();
-    let error = Model::open(&path)
-        .unwrap()
-        .tokenizer()
-        .map(|_| ())
-        .unwrap_err();
-    assert!(error.to_string().contains("0xff"), "{error}");
-}
-
 /// `[{"text": ..., "ids": [...]}, ...]`, one a line, as Hugging Face's tokenizers gave them.
 fn golden_lines(path: &Path) -> Option<Vec<(String, Vec<u32>)>> {
     let text = std::fs::read_to_string(path).ok()?;
