@@ -25,7 +25,7 @@ test: setup-test page lint
 	cd ui && ../scripts/node npm run --silent test
 	$(CARGO) build --workspace --bins
 	$(CARGO) test --workspace --lib
-	$(ONE_THREAD) $(CARGO) test --workspace
+	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast
 
 # Two small real models, into the cache folder: for trying Kept, and for the tests that want one (--test real_models).
 models:
