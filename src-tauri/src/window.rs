@@ -170,6 +170,7 @@ fn open_desk(
                 (store::open_in_memory().await?, None, Some((kind, sentence)))
             }
         };
+        library::first_model(&mut opened.remembered);
         let begun = std::mem::take(&mut opened.remembered.downloads);
         let wiring = start(opened, lock, worker::Programs::here());
         let library = Library::new(wiring.clone(), begun);
@@ -214,9 +215,7 @@ pub fn start(
     lock: Option<Lock>,
     programs: impl Into<worker::Programs>,
 ) -> Arc<Wiring> {
-    let mut remembered = opened.remembered;
-    library::first_model(&mut remembered);
-    let desk = Desk::new(remembered, lock.is_some());
+    let desk = Desk::new(opened.remembered, lock.is_some());
     let (orders, due) = mpsc::unbounded_channel();
     let (complaints, mut complained) = mpsc::unbounded_channel();
     let (writer, writing) = store::start_writing(opened.store, move |sentence| {
