@@ -64,7 +64,7 @@ fn rows_of_eight_bits_are_the_processors() {
     let sweeps = "w=8,decode_cap=88,decode_every=2,decode_w=2";
     let methods = [
         ("snapkv", "w=8", 90),
-        ("tova", "", 90),
+        ("tova", "", 88),
         ("snapkv", sweeps, 86),
     ];
     the_processors_rows(CacheType::Q8_0, &methods);

@@ -158,7 +158,7 @@ fn a_stop_leaves_nothing_half_written() {
     for after in 0..60 {
         let case = Case {
             chunk: 16,
-            ..Case::under(&model, ("kvzip", "chunk=50", 80), 150, 1)
+            ..Case::under(&model, ("kvzip", "chunk=50,spread=layer", 80), 150, 1)
         };
         let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
         let (stop, mut policy) = (Stop::new(), case.policy());

@@ -250,7 +250,8 @@ fn a_full_disk_costs_no_answer_and_leaves_nothing() {
     // In blocks of 512 bytes: a quarter of the vault.
     shell.args(["-c", "trap '' XFSZ; ulimit -f 2400; exec \"$@\"", "sh"]);
     shell.arg(program());
-    shell.args(arguments(&sample(), &[QUESTION, OTHERS[0]], &[]));
+    let model = ["--model", "mini"];
+    shell.args(arguments(&sample(), &[QUESTION, OTHERS[0]], &model));
     shell.env("KEPT_VAULTS", &vaults);
     let answers = run(shell).json_lines();
     for (answer, says) in answers.iter().zip(["4711", "58213"]) {
