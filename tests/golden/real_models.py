@@ -7,7 +7,7 @@ real_models.json.gz has for each model
 
     tokens      ids of the text, as far as the longest prompt goes
     others      of each document of tests/qa: how many tokens it has, and their fingerprint
-    runs        for each length of prompt: greedy tokens, by how much each led, and at some of them the likeliest tokens
+    runs        for each length of prompt: greedy tokens, by how much each led, and the likeliest tokens of TOLD steps and UNSURE ones
 """
 
 import gzip
@@ -28,7 +28,8 @@ TEXT = ("stove_manual.md", "story.txt")
 PROMPTS = (64, 512, 1500, 7000)
 ANSWER = 64
 TOP = 64
-TOLD = (0, 1, 2, 4, 8, 16, 32, 63)  # steps whose likeliest tokens are written down
+TOLD = (0, 1, 2, 4, 8, 16, 32, 63)  # steps whose likeliest tokens are written down,
+UNSURE = 0.5  # and those at which the likeliest leads by fewer nats than this
 
 
 def fetched():
@@ -68,8 +69,8 @@ def run(llama: Llama, prompt: list[int]) -> dict:
     leads = [None if top is None else round(top[0][1] - top[1][1], 4) for top in tops]
     likeliest = {
         str(step): {"ids": [token for token, _ in tops[step]], "log": [round(log, 5) for _, log in tops[step]]}
-        for step in TOLD
-        if step < len(tops) and tops[step] is not None
+        for step, top in enumerate(tops)
+        if top is not None and (step in TOLD or leads[step] < UNSURE)
     }
     return {"prompt": len(prompt), "ids": tokens, "leads": leads, "likeliest": likeliest}
 

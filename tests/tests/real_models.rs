@@ -22,13 +22,11 @@ const SMOLLM2: &str = "smollm2";
 const GEMMA: &str = "gemma-3-270m";
 /// Where llama.cpp's two likeliest tokens are nearer than this, in nats, the other one may be chosen.
 const CLOSE_CALL: f64 = 0.1;
-/// Steps `(model, tokens of prompt, step)` at which rounding decides a choice that is clear without: products with quantised weights
-/// round what they multiply to bytes, in Kept as in llama.cpp, and what llama.cpp says here is of the same weights as f32. With those
-/// weights Kept chooses as it does at these steps too. Measured: 62 with AVX-512 (llama.cpp leads by 0.14 nats, Kept the other way by
-/// 0.02), 36 with AVX2 (0.12 and 0.08). Other instruction levels were not measured.
-const DECIDED_BY_ROUNDING: [(&str, usize, usize); 2] = [(SMOLLM2, 64, 36), (SMOLLM2, 64, 62)];
-/// Nats between llama.cpp's probabilities and ours.
-const MOST_KL: f64 = 0.01;
+/// Nats between llama.cpp's probabilities and ours, in the mean of a run. Products with quantised weights round what they multiply to
+/// bytes, in Kept as in llama.cpp, and what llama.cpp says here is of the same weights as f32.
+const MEAN_KL: f64 = 0.005;
+/// The same, at one step. llama.cpp with quantised weights is up to 0.018 nats from llama.cpp with f32 on these texts.
+const MOST_KL: f64 = 0.02;
 
 /// Where `make models` puts them.
 fn folder() -> Option<PathBuf> {
@@ -163,30 +161,31 @@ fn assert_followed(name: &str, count: usize) {
     for (step, (row, token)) in stepped.logits.iter().zip(&expected).enumerate() {
         let theirs = run["leads"][step].as_f64();
         let ours = likeliest(row, &[]);
-        let rounded = DECIDED_BY_ROUNDING.contains(&(name, count, step));
-        if rounded || theirs.is_some_and(|theirs| theirs < CLOSE_CALL) {
-            close += 1;
-            flipped += usize::from(ours != *token);
-        } else if ours != *token {
-            let by = lead(row);
-            others.push(format!(
-                "step {step}: llama.cpp chose {token} by {theirs:?} nats, Kept {ours} by {by}"
-            ));
-        }
         let said = &run["likeliest"][step.to_string()];
-        if !said.is_null() {
-            let kl = divergence(said, row);
+        let kl = (!said.is_null()).then(|| divergence(said, row));
+        if let Some(kl) = kl {
             if kl >= MOST_KL {
                 others.push(format!("step {step}: {kl} nats apart"));
             }
             (most, sum, told) = (most.max(kl), sum + kl, told + 1);
         }
+        close += usize::from(theirs.is_some_and(|theirs| theirs < CLOSE_CALL));
+        flipped += usize::from(ours != *token);
+        // At a step that is told the two are as near as measured, whichever token that makes the likeliest.
+        if ours != *token && theirs.is_none_or(|theirs| theirs >= CLOSE_CALL) && kl.is_none() {
+            let by = lead(row);
+            others.push(format!(
+                "step {step}: llama.cpp chose {token} by {theirs:?} nats, Kept {ours} by {by}"
+            ));
+        }
     }
+    let mean = sum / f64::from(told);
     println!(
-        "{name}, {count} tokens: KL {:.1e} in the mean of {told}, {most:.1e} at most; {close} close calls, {flipped} of them otherwise",
-        sum / f64::from(told)
+        "{name}, {count} tokens: KL {mean:.1e} in the mean of {told} steps, {most:.1e} at most; {close} close calls; {flipped} other tokens"
     );
     assert!(told >= 4 && close <= 16, "{told} steps told, {close} close");
+    assert!(flipped <= close.max(3), "{flipped} tokens are other ones");
+    assert!(mean < MEAN_KL, "{name}, {count} tokens: {mean} nats");
     assert!(others.is_empty(), "{name}, {count} tokens: {others:#?}");
 }
 
