@@ -178,6 +178,10 @@ impl Engine {
 /// scratch. Measured as what was left over, 6 to 7 MB whatever the model.
 const STILL_TO_COME: u64 = 6 << 20;
 
+/// The program's memory is counted up to a multiple of this. What is resident differs by some hundred KiB from one start to the next;
+/// without rounding, the same limit of memory would give another number of rows, and a saved reading would not be found again.
+const COARSE: u64 = 4 << 20;
+
 /// A model ready to answer, and how it stores what it keeps. Copies share the model.
 #[derive(Clone)]
 pub struct Engine {
@@ -210,7 +214,8 @@ impl Engine {
 
     /// [`Engine::open`] with what a person set.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
-        let program = crate::resident_bytes().map_or(0, |bytes| bytes + STILL_TO_COME);
+        let program = crate::resident_bytes()
+            .map_or(0, |bytes| (bytes + STILL_TO_COME).next_multiple_of(COARSE));
         let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,
