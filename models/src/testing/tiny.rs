@@ -34,6 +34,8 @@ pub struct TinyLlama {
     pub pre: &'static str,
     /// Of the random weights.
     pub seed: u64,
+    /// Whether its answers neither end nor repeat themselves: every token is followed by the next of the vocabulary. Needs `tied: false`.
+    pub endless: bool,
 }
 
 impl Default for TinyLlama {
@@ -51,6 +53,7 @@ impl Default for TinyLlama {
             tied: false,
             pre: "smollm",
             seed: 1,
+            endless: false,
         }
     }
 }
@@ -181,12 +184,30 @@ impl TinyLlama {
         w.set("tokenizer.ggml.add_bos_token", MetaValue::Flag(false));
     }
 
+    /// The output projection of an endless model, `[vocabulary, width]`: the row of a token is the embedding of the token before it in
+    /// the vocabulary, so that answers count through all tokens but the control tokens.
+    fn next_token(&self, width: usize) -> Vec<f32> {
+        let mut random = Random(self.seed);
+        let mut rows: Vec<f32> = (0..self.vocab() * width).map(|_| random.next()).collect();
+        let control = CONTROL.len() * width;
+        rows[..control].fill(0.0);
+        rows[control..].rotate_right(width);
+        rows
+    }
+
     fn tensors(&self, w: &mut GgufWriter) {
         let mut random = Random(self.seed);
         let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut matrix = |w: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
             let scale = 1.0 / (cols as f32).sqrt();
-            let numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
+            let mut numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
+            if self.endless {
+                match name {
+                    "token_embd.weight" => numbers.iter_mut().for_each(|n| *n *= 16.0),
+                    "output.weight" => numbers = self.next_token(cols),
+                    _ => {}
+                }
+            }
             let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
             let kind = match self.kind {
                 "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",

@@ -1,5 +1,7 @@
 //! The page of models: opening it, and finding its rows.
 
+use std::fs;
+
 use kept_tests::hub::Hub;
 use kept_tests::window::{App, Home, Launch};
 use serde_json::{Value, json};
@@ -13,10 +15,14 @@ pub fn with_hub(hub: &Hub) -> Launch {
         .variable("HF_HOME", home.to_str().expect("a path in UTF-8"))
 }
 
-/// Opens the window and the page of models in it.
+/// Opens the window, with the model in the box chosen once and for all, and the page of models in it.
 #[track_caller]
 #[allow(dead_code)] // each story uses some
 pub fn page_of_models<'h>(launch: &Launch, home: &'h Home) -> App<'h> {
+    // Without a choice the first start takes a model that lies in the home.
+    let chosen = home.path().join("config/kept/model");
+    fs::create_dir_all(chosen.parent().expect("a folder")).expect("the folder");
+    fs::write(chosen, "mini").expect("the choice");
     let app = launch.open(home);
     app.is_ready();
     open_page(&app);

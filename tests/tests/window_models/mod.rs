@@ -19,6 +19,7 @@ pub fn slow_model(home: &Home) -> PathBuf {
         head_dim: 64,
         context: 16_384,
         kind: "Q8_0",
+        endless: true,
         ..TinyLlama::default()
     };
     model.write(&path).expect("a model is written");
