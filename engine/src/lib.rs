@@ -77,7 +77,7 @@ pub use prefill::{Cut, Prefill, PrefillOutcome, Repeated, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use rereading::Segment;
 pub use retention::{LayerRetention, RetentionMap};
-pub use sampler::{Sampler, Sampling};
+pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Source, Within};
 pub use streaming::{

@@ -3,6 +3,8 @@
 //! Drawing is candle-transformers' `LogitsProcessor`; min-p, which it does not have, is applied to the logits before it. The repetition
 //! penalty too: it counts the answer's own tokens and none of the prompt's, so that an answer may quote its document.
 
+use std::ops::RangeInclusive;
+
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
 
@@ -12,8 +14,8 @@ use crate::EngineError;
 const LEAST_TEMPERATURE: f64 = 1e-4;
 /// Below this, a sum of f32 probabilities cannot tell top-p from nothing.
 const LEAST_TOP_P: f64 = 1e-6;
-/// Beyond this, common words are as good as forbidden.
-const MOST_PENALTY: f64 = 2.0;
+/// Values of [`Sampling::repeat_penalty`]: from off to where common words are as good as forbidden.
+pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
 /// How the next token is chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,7 +84,7 @@ impl Sampling {
             }
         }
         if let Some(penalty) = self.repeat_penalty
-            && !(1.0..=MOST_PENALTY).contains(&penalty)
+            && !REPEAT_PENALTY.contains(&penalty)
         {
             return refuse(
                 "repeat-penalty",

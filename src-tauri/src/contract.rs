@@ -63,7 +63,7 @@ impl Choice {
 }
 
 /// What a person sets; survives a restart.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Colours.
@@ -79,6 +79,9 @@ pub struct Settings {
     pub budget: Option<String>,
     /// Longest answer, in tokens.
     pub max_tokens: usize,
+    /// How much less likely words are that an answer has said already, 1 to 2; `None` is not at all.
+    #[serde(default)]
+    pub repeat_penalty: Option<f64>,
     /// Size of the text, in percent.
     #[serde(default = "ordinary_zoom")]
     pub zoom: u16,

@@ -323,6 +323,7 @@ fn a_worker_whose_card_fails_ends_with_71_and_another_one_answers() {
         // Hot enough never to end by itself.
         temperature: 100.0,
         seed: 3,
+        repeat_penalty: None,
         thinking: false,
         cache: None,
         memory: None,

@@ -259,6 +259,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
         // Hot enough never to end by itself.
         temperature: 100.0,
         seed: 3,
+        repeat_penalty: None,
         thinking: false,
         cache: None,
         memory: None,

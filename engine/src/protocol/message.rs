@@ -95,6 +95,9 @@ pub enum Request {
         temperature: f32,
         /// Of the draw.
         seed: u64,
+        /// As [`crate::Sampling::repeat_penalty`].
+        #[serde(default)]
+        repeat_penalty: Option<f64>,
         /// Whether a model that can think before it answers does so.
         #[serde(default)]
         thinking: bool,

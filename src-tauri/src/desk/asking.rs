@@ -79,6 +79,7 @@ impl Desk {
             max_tokens: self.settings.max_tokens,
             temperature: 0.0,
             seed: 0,
+            repeat_penalty: self.settings.repeat_penalty,
             thinking,
             cache: self.settings.cache.clone(),
             memory,

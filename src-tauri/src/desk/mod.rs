@@ -498,6 +498,7 @@ pub fn default_settings() -> Settings {
         parameters: BTreeMap::new(),
         budget: None,
         max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
+        repeat_penalty: None,
         zoom: ordinary_zoom(),
         keep: usual_keeping(),
         keep_budget: None,

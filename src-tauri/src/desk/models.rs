@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use kept_engine::AUTO;
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
 use kept_engine::protocol::{self, Request};
+use kept_engine::{AUTO, REPEAT_PENALTY};
 use tokio::sync::oneshot;
 
 use super::cards::check_device;
@@ -84,6 +84,11 @@ impl Desk {
         parse_budget(settings.budget.as_deref())?;
         if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
             return Err(sentences::max_tokens(settings.max_tokens, MOST_TOKENS));
+        }
+        if let Some(penalty) = settings.repeat_penalty
+            && !REPEAT_PENALTY.contains(&penalty)
+        {
+            return Err(sentences::repeat_penalty(penalty));
         }
         if !ZOOM.contains(&settings.zoom) {
             return Err(sentences::zoom(settings.zoom, &ZOOM));

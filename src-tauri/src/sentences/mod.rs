@@ -7,6 +7,7 @@ mod reading;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use kept_engine::REPEAT_PENALTY;
 use kept_engine::policies::PolicyError;
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
@@ -220,6 +221,12 @@ pub fn model_failed(message: &str, path: &Path) -> String {
 /// A setting out of its range.
 pub fn max_tokens(value: usize, most: usize) -> String {
     format!("The longest answer is 1 to {most} tokens; {value} is not.")
+}
+
+/// A setting out of its range.
+pub fn repeat_penalty(value: f64) -> String {
+    let (least, most) = (REPEAT_PENALTY.start(), REPEAT_PENALTY.end());
+    format!("The repetition penalty is {least} (off) to {most}; {value} is not.")
 }
 
 /// A size of the text out of its range.

@@ -29,6 +29,7 @@ fn ask(name: &str, memory: Option<u64>) -> Request {
         max_tokens: 48,
         temperature: 0.0,
         seed: 0,
+        repeat_penalty: None,
         thinking: false,
         cache: None,
         memory,

@@ -236,6 +236,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
         max_tokens: 48,
         temperature: 0.0,
         seed: 0,
+        repeat_penalty: None,
         thinking: false,
         cache: None,
         memory: None,

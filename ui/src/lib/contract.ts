@@ -33,6 +33,8 @@ export interface Settings {
   /** `25%`, `512` (rows) or `64MiB`; null takes a quarter of the prompt, at least 256 rows. */
   budget: string | null
   maxTokens: number
+  /** How much less likely words are that an answer has said already, 1 to 2; null is not at all. */
+  repeatPenalty: number | null
   /** Size of the text, in percent. */
   zoom: number
   /** How what was read is kept on disk for later questions: `q8_0`, `f16` or `off`. */

@@ -58,6 +58,7 @@ export class Desk {
     parameters: {},
     budget: null,
     maxTokens: 512,
+    repeatPenalty: null,
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,

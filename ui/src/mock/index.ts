@@ -60,6 +60,7 @@ export function start(): void {
     parameters: {},
     budget: null,
     maxTokens: 512,
+    repeatPenalty: null,
     zoom: 100,
     keep: 'q8_0',
     keepBudget: null,

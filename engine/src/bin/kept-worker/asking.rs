@@ -50,6 +50,7 @@ pub struct Question {
     pub max_tokens: usize,
     pub temperature: f32,
     pub seed: u64,
+    pub repeat_penalty: Option<f64>,
     pub keeping: Keeping,
     pub thinking: bool,
     pub cache: Option<String>,
@@ -141,6 +142,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         max_tokens,
         temperature,
         seed,
+        repeat_penalty,
         keeping: _,
         thinking,
         cache,
@@ -156,6 +158,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
     let sampling = Sampling {
         temperature: f64::from(*temperature),
         seed: *seed,
+        repeat_penalty: *repeat_penalty,
         ..Sampling::default()
     };
     let ask = Ask {

@@ -148,6 +148,8 @@ fn settings_are_taken_whole_or_not_at_all() {
         (with(|s| s.model = "/etc/passwd".into()), "'/etc/passwd'"),
         (with(|s| s.max_tokens = 0), "0 is not"),
         (with(|s| s.zoom = 10), "10 is not"),
+        (with(|s| s.repeat_penalty = Some(0.5)), "0.5 is not"),
+        (with(|s| s.repeat_penalty = Some(f64::NAN)), "NaN is not"),
         (
             with(|s| {
                 let kernel = BTreeMap::from([("kernel".into(), "4".into())]);
@@ -173,6 +175,7 @@ fn settings_are_taken_whole_or_not_at_all() {
         s.theme = Theme::Dark;
         s.budget = Some("64MiB".into());
         s.max_tokens = 32_768;
+        s.repeat_penalty = Some(1.1);
     });
     assert_eq!(story.desk.save_settings(dark.clone()), Ok(dark));
     let effects = story.look();
