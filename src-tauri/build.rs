@@ -14,6 +14,7 @@ fn main() {
         "estimate",
         "ask",
         "stop",
+        "check_method",
         "compare",
         "stop_comparison",
         "save_comparison",

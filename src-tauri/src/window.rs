@@ -77,6 +77,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::estimate,
             commands::ask,
             commands::stop,
+            commands::check_method,
             commands::compare,
             commands::stop_comparison,
             commands::clear_vault,

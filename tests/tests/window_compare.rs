@@ -135,6 +135,92 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
     app.close();
 }
 
+/// A method again with other parameters: added in a form that says what is wrong, removed, and told apart in the results.
+#[test]
+fn a_method_is_compared_with_itself_under_other_parameters() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["snapkv"], &["64"]);
+    let names = |id: &str| -> Vec<String> {
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        app.texts(id).into_iter().map(words).collect()
+    };
+    let entries = |app: &App<'_>| {
+        let script = "return $$('compare-method').map(e => e.dataset.value).filter(v => v.startsWith('snapkv'))";
+        app.script(script, Value::Null)
+    };
+    let opened = |app: &App<'_>| {
+        app.click("compare-add");
+        app.until("the form is there", |app| {
+            app.is_shown("compare-adding").then_some(())
+        });
+    };
+    let added = |app: &App<'_>| {
+        app.click("compare-adding-add");
+        app.until("the form is gone", |app| {
+            (!app.is_shown("compare-adding")).then_some(())
+        });
+    };
+    opened(&app);
+    app.choose("compare-adding-method", "snapkv");
+    app.picture("form");
+    set(&app, "w", "0");
+    let wrong = app.until("the field says why not", |app| app.text("parameter-error"));
+    assert!(wrong.contains("w takes a whole number from 1"), "{wrong}");
+    app.picture("refused");
+    set(&app, "w", "8");
+    set(&app, "sinks", "0");
+    added(&app);
+    opened(&app);
+    set(&app, "sinks", "");
+    added(&app);
+    // Escape closes the form and not what is behind it.
+    opened(&app);
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("Escape closes the form", |app| {
+        (!app.is_shown("compare-adding")).then_some(())
+    });
+    assert!(app.is_shown("compare-setup"));
+    app.picture("added");
+    let all = ["snapkv", "snapkv[sinks=0,w=8]", "snapkv[w=8]"];
+    assert_eq!(entries(&app), json!(all));
+    let remove = "$$('compare-remove').find(e => e.ariaLabel === 'Remove SnapKV w=8').click()";
+    app.script(remove, Value::Null);
+    assert_eq!(entries(&app), json!(all[..2]));
+
+    app.click("compare-start");
+    ends(&app, "done");
+    let table = names("compare-row");
+    assert_eq!(table.len(), 2, "{table:?}");
+    assert!(table[0].starts_with("SnapKV 64 rows"), "{table:?}");
+    assert!(
+        table[1].starts_with("SnapKV w=8, sinks=0 64 rows"),
+        "{table:?}"
+    );
+    app.picture("done");
+    app.script("$('compare-recall').scrollIntoView()", Value::Null);
+    app.picture("pictures");
+    let comparison = app.snapshot()["comparison"].clone();
+    let report = |run: usize| comparison["runs"][run]["result"]["report"].clone();
+    assert_eq!(report(0)["label"], "snapkv");
+    assert_eq!(report(1)["label"], "snapkv[sinks=0,w=8]");
+    assert_ne!(
+        report(0)["indices"]["position_histogram"],
+        report(1)["indices"]["position_histogram"],
+        "without sinks other rows are kept"
+    );
+    // What was compared is there to be changed.
+    app.click("compare-again");
+    app.until("what to compare can be chosen", |app| {
+        app.is_shown("compare-setup").then_some(())
+    });
+    assert_eq!(entries(&app), json!(all[..2]));
+    let cost = app.text("compare-cost").expect("what it costs");
+    assert!(cost.contains("2 runs"), "{cost}");
+    app.close();
+}
+
 #[test]
 fn a_run_that_is_refused_says_so_in_its_row_and_the_others_go_on() {
     let Some(_turn) = turn() else { return };
@@ -233,13 +319,13 @@ fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
     app.ask(QUESTION);
     app.is_answered();
     let facts = app.text("facts").expect("facts");
-    assert!(facts.contains("kernel 5"), "{facts}");
+    assert!(facts.contains("kernel=5"), "{facts}");
     app.close();
 
     let app = Launch::plain().open(&home);
     app.is_ready();
     let facts = app.until("the answer is there", |app| app.text("facts"));
-    assert!(facts.contains("kernel 5"), "{facts}");
+    assert!(facts.contains("kernel=5"), "{facts}");
     app.click("advanced");
     app.until("its fields are there", |app| {
         (app.field("parameter-kernel") == "5").then_some(())

@@ -6,10 +6,14 @@ import * as calls from '../src/lib/calls'
 import {
   COLUMNS,
   answersOf,
+  beginning,
   divergenceBar,
   doneRows,
   doneShare,
+  entriesOf,
   expected,
+  keyOf,
+  nameOf,
   nextOrder,
   proposedBudgets,
   proposedMethods,
@@ -41,6 +45,7 @@ const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => 
   parameters: [],
   streams: false,
 }))
+const entry = (method: string, parameters = {}) => ({ method, parameters })
 const choice = (method: string, budget: string, parameters = {}) => ({ method, parameters, budget })
 /** Two runs of three are done, the last refused. */
 function comparison(some: Partial<Comparison> = {}): Comparison {
@@ -74,12 +79,39 @@ describe('what is compared', () => {
   })
 
   it('runs every method at every budget with its parameters, the full cache once', () => {
-    expect(runsOf(['full', 'snapkv'], ['25%', '10%'], { snapkv: { kernel: '5' } })).toEqual([
+    const entries = [entry('full'), entry('snapkv', { kernel: '5' })]
+    expect(runsOf(entries, ['25%', '10%'])).toEqual([
       choice('full', '100%'),
       choice('snapkv', '25%', { kernel: '5' }),
       choice('snapkv', '10%', { kernel: '5' }),
     ])
-    expect(runsOf(['snapkv'], [], {})).toEqual([])
+    expect(runsOf(entries.slice(1), [])).toEqual([])
+  })
+
+  it('lists every method as it is set, and behind it the same with other parameters, none twice', () => {
+    const added = [entry('snapkv', { w: '8' }), entry('h2o', { sinks: '0' }), entry('snapkv', { kernel: '5' })]
+    const list = entriesOf(METHODS, { snapkv: { kernel: '5' } }, added)
+    expect(list.map(keyOf)).toEqual(['full', 'snapkv[kernel=5]', 'snapkv[w=8]', 'h2o', 'h2o[sinks=0]', 'novel'])
+    expect(keyOf(entry('snapkv', { w: '8', sinks: '0' }))).toBe(keyOf(entry('snapkv', { sinks: '0', w: '8' })))
+    expect(nameOf(list[2]!, METHODS)).toBe('SnapKV w=8')
+    expect(nameOf(list[3]!, METHODS)).toBe('H2O')
+  })
+
+  it('begins with what the last one had, else with what is proposed', () => {
+    const settings = { method: 'novel', parameters: {}, budget: null }
+    expect(beginning(null, METHODS, settings)).toEqual({
+      added: [],
+      chosen: ['snapkv', 'h2o', 'novel'],
+      budgets: ['25%', '10%'],
+    })
+    expect(beginning(comparison(), METHODS, settings)).toEqual({
+      added: [entry('snapkv', { kernel: '5' })],
+      chosen: ['snapkv[kernel=5]', 'h2o'],
+      budgets: ['25%', '2'],
+    })
+    // Set for questions too, it is the method's own row.
+    const set = { ...settings, parameters: { snapkv: { kernel: '5' } } }
+    expect(beginning(comparison(), METHODS, set).added).toEqual([])
   })
 
   it('says how long from what the last question took', () => {
@@ -126,7 +158,12 @@ describe('how far it is', () => {
     expect(states(comparison({ state: 'stopped', runs }))).toEqual(['done', 'left out', 'left out'])
     const before = comparison({ state: 'running', reference: null, current: null, runs })
     expect(states(before).slice(1)).toEqual(['waiting', 'waiting'])
-    expect(rowsOf(comparison(), METHODS)[0]).toMatchObject({ title: 'SnapKV', set: 'kernel 5', budget: '25 %' })
+    expect(rowsOf(comparison(), METHODS)[0]).toMatchObject({
+      title: 'SnapKV',
+      set: 'kernel=5',
+      name: 'SnapKV kernel=5',
+      budget: '25 %',
+    })
   })
 })
 
@@ -196,15 +233,18 @@ describe('the pictures', () => {
 describe('the view', () => {
   let asked: { name: string; args: Record<string, unknown> }[]
   let refusal: string | null
+  let notAllowed: string | null
   let shown: Record<string, unknown> | null = null
   let kept: Kept
 
   beforeEach(() => {
     asked = []
     refusal = null
+    notAllowed = null
     mockIPC((name, args) => {
       asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
       if (name === 'compare' && refusal !== null) throw refusal
+      if (name === 'check_method' && notAllowed !== null) throw notAllowed
       return null
     })
     const desk = new Desk()
@@ -262,6 +302,120 @@ describe('the view', () => {
     all('compare-method')[1]!.click()
     flushSync()
     expect([find('compare-refused'), find<HTMLButtonElement>('compare-start')!.disabled]).toEqual([null, true])
+  })
+
+  it('takes a method again with other parameters, which are checked at their fields', async () => {
+    const parameters = [
+      { name: 'w', default: '32', range: 'a whole number from 1', meaning: 'last queries that vote' },
+      { name: 'sinks', default: '4', range: 'a whole number from 0', meaning: 'first tokens' },
+    ]
+    kept.desk.methods = METHODS.map((m) => (m.name === 'snapkv' || m.name === 'h2o' ? { ...m, parameters } : m))
+    show()
+    const set = async (name: string, value: string) => {
+      const field = find<HTMLInputElement>(`parameter-${name}`)!
+      field.value = value
+      field.dispatchEvent(new Event('change', { bubbles: true }))
+      await settle()
+    }
+    const addIt = async () => {
+      find('compare-adding-add')!.click()
+      await settle()
+    }
+    const listed = () => all('compare-method').map((box) => [box.dataset['value'], (box as HTMLInputElement).checked])
+    find('compare-none')!.click()
+    find('compare-add')!.click()
+    await settle()
+    // As the method is set for questions it is there already.
+    await addIt()
+    expect(find('compare-adding-refused')?.textContent).toContain('SnapKV with these values is in the list already')
+    notAllowed = '“0” is not possible: w takes a whole number from 1.'
+    await set('w', '0')
+    expect(find('parameter-error')?.textContent).toBe(notAllowed)
+    expect(find('parameter-error')?.closest('[data-name]')?.getAttribute('data-name')).toBe('w')
+    expect(find('compare-adding-refused')?.textContent?.trim()).toBe('')
+    await addIt()
+    expect(find('compare-adding')).not.toBeNull()
+    notAllowed = null
+    await set('w', '8')
+    expect(find('parameter-error')).toBeNull()
+    await set('sinks', '0')
+    expect(asked.at(-1)).toEqual({
+      name: 'check_method',
+      args: { method: 'snapkv', parameters: { w: '8', sinks: '0' } },
+    })
+    await addIt()
+    expect(find('compare-adding')).toBeNull()
+    expect(kept.desk.announcement).toBe('SnapKV w=8, sinks=0 is added')
+    // Once more, with what was typed; another method begins with its defaults.
+    find('compare-add')!.click()
+    await settle()
+    expect(find<HTMLInputElement>('parameter-w')?.value).toBe('8')
+    await set('w', '')
+    await addIt()
+    find('compare-add')!.click()
+    await settle()
+    const which = find<HTMLSelectElement>('compare-adding-method')!
+    which.value = 'h2o'
+    which.dispatchEvent(new Event('change', { bubbles: true }))
+    await settle()
+    expect(find<HTMLInputElement>('parameter-sinks')?.value).toBe('')
+    await set('w', '4')
+    await addIt()
+    expect(listed()).toEqual([
+      ['full', false],
+      ['snapkv', false],
+      ['snapkv[sinks=0,w=8]', true],
+      ['snapkv[sinks=0]', true],
+      ['h2o', false],
+      ['h2o[w=4]', true],
+      ['novel', false],
+    ])
+    const remove = all('compare-remove')
+    expect(remove.map((button) => button.getAttribute('aria-label'))).toEqual([
+      'Remove SnapKV w=8, sinks=0',
+      'Remove SnapKV sinks=0',
+      'Remove H2O w=4',
+    ])
+    remove[2]!.click()
+    flushSync()
+    expect(document.activeElement).toBe(find('compare-add'))
+    all('compare-method')[1]!.click()
+    flushSync()
+    find('compare-start')!.click()
+    await settle()
+    const runs = asked.findLast((call) => call.name === 'compare')?.args['runs'] as { parameters: unknown }[]
+    expect(runs.map((run) => run.parameters)).toEqual(
+      [{}, { w: '8', sinks: '0' }, { sinks: '0' }].flatMap((set) => [set, set]),
+    )
+  })
+
+  it('tells runs of one method apart by their parameters, in every part of the results', () => {
+    const runs = ['8', '16'].map((w) => choice('snapkv', '25%', { w }))
+    const reports = runs.map((run, i) => ({
+      ...runOf(run, i, 100, 4, 4000),
+      same_answer: false,
+      answer: `Answer ${i}.`,
+    }))
+    const results = runs.map((run, i) => ({ choice: run, result: { seconds: 3, report: reports[i]! as RunReport } }))
+    kept.desk.apply({ event: 'comparison', comparison: comparison({ runs: results }) })
+    show()
+    const names = ['w=8', 'w=16']
+    const each = (elements: Iterable<Element>, text: (element: Element) => string | null | undefined) =>
+      [...elements].forEach((element, i) => expect(text(element)).toContain(names[i]))
+    const counts = ['compare-row', 'compare-answer'].map((id) => all(id).length)
+    expect(counts).toEqual([2, 3])
+    each(all('compare-row'), (row) => row.querySelector('th')?.textContent)
+    each(all('compare-answer').slice(1), (answer) => answer.querySelector('h3')?.textContent)
+    for (const id of ['compare-recall', 'compare-divergence', 'compare-positions', 'compare-similarity']) {
+      const labels = document.querySelectorAll(`[data-testid=${id}] .name`)
+      expect(labels, id).toHaveLength(2)
+      each(labels, (label) => label.textContent)
+    }
+    each(document.querySelectorAll('[data-testid=compare-similarity] svg'), (svg) => svg.getAttribute('aria-label'))
+    const waiting = results.map((run) => ({ ...run, result: null }))
+    kept.desk.apply({ event: 'comparison', comparison: comparison({ state: 'running', current: 1, runs: waiting }) })
+    flushSync()
+    expect(find('compare-now')?.textContent).toBe('Starting with SnapKV w=16 at 25 %')
   })
 
   it('fills the table as runs come, and keeps what is there when it is stopped', async () => {

@@ -206,10 +206,11 @@ describe('parameters', () => {
   })
 
   it('are shown with a question and its answer', () => {
-    expect(assignments({ kernel: '5', w: '8' })).toBe('kernel 5, w 8')
     const methods = [SNAPKV]
+    const set = { unknown: '1', pooling: 'avg', kernel: '5' }
+    expect(assignments({ method: 'snapkv', parameters: set }, methods)).toBe('kernel=5, pooling=avg, unknown=1')
     expect(described({ method: 'snapkv', parameters: { kernel: '5' }, budget: '25%', cache: null }, methods)).toBe(
-      'SnapKV, 25 %, kernel 5',
+      'SnapKV, 25 %, kernel=5',
     )
     expect(described({ method: 'full', parameters: {}, budget: '25%', cache: null }, methods)).toBe('full')
     expect(withValue({ a: '1' }, 'b', ' 2 ')).toEqual({ a: '1', b: '2' })

@@ -166,6 +166,12 @@ pub async fn ask(
     wiring.with(|desk| desk.ask(&question, choice))
 }
 
+/// Whether a method can be told this; an error says why not.
+#[tauri::command]
+pub async fn check_method(method: String, parameters: Parameters) -> Result<(), String> {
+    desk::check_method(&method, &parameters)
+}
+
 /// Runs methods and budgets beside the full cache; the comparison's id.
 #[tauri::command]
 pub async fn compare(

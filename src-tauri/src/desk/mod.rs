@@ -36,7 +36,7 @@ use crate::library::BegunDownload;
 pub use document::OpenDocument;
 pub use documents::file_name;
 pub use maps::{MapPlace, lock};
-pub use models::MOST_TOKENS;
+pub use models::{MOST_TOKENS, check_method};
 pub use thin::Thinner;
 
 /// A map that is being filled or was loaded; shared with whoever counts over it.

@@ -107,6 +107,16 @@ export class Actions {
     }
   }
 
+  /** Why a method cannot have these parameters, or null. */
+  checkMethod = async ({ method, parameters }: Pick<Choice, 'method' | 'parameters'>): Promise<string | null> => {
+    try {
+      await calls.checkMethod(method, parameters)
+      return null
+    } catch (refusal) {
+      return calls.sentence(refusal)
+    }
+  }
+
   lookForModels = () => this.#try('models', calls.lookForModels())
   addModelFolder = () => this.#try('models', calls.addModelFolder())
   forgetModelFolder = (id: string) => this.#try('models', calls.forgetModelFolder(id))

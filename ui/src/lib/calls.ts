@@ -10,6 +10,7 @@ import type {
   HubOffer,
   Inspection,
   LayerRow,
+  Parameters,
   Replacement,
   Settings,
   Snapshot,
@@ -47,6 +48,8 @@ export const saveDraft = (text: string) => call<null>('save_draft', { text })
 export const estimate = (choice: Choice) => call<Estimate>('estimate', { ...choice })
 export const ask = (question: string, choice: Choice) => call<number>('ask', { question, ...choice })
 export const stop = () => call<null>('stop')
+export const checkMethod = (method: string, parameters: Parameters) =>
+  call<null>('check_method', { method, parameters })
 export const compare = (question: string, runs: Choice[]) => call<number>('compare', { question, runs })
 export const stopComparison = () => call<null>('stop_comparison')
 export const saveComparison = () => call<null>('save_comparison')

@@ -2,9 +2,20 @@
  * A comparison as a table: which runs are proposed, what stands in each column, how rows are sorted, how long it takes. All figures
  * are the engine's; nothing here draws.
  */
-import type { Choice, Comparison, Facts, MethodFacts, MethodRun, Parameters, Progress, RunReport } from './contract'
+import type {
+  Choice,
+  Comparison,
+  Facts,
+  MethodFacts,
+  MethodRun,
+  Parameters,
+  Progress,
+  RunReport,
+  Settings,
+} from './contract'
 import { label } from './budget'
 import { bytes, count, duration, rate } from './format'
+import { titleOf } from './methods'
 import { assignments } from './parameters'
 
 /** Proposed beside the chosen one: each keeps by another idea. Those the engine does not have are left out. */
@@ -13,30 +24,76 @@ const PROPOSED = ['streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'chunkkv', 'tre
 /** The budgets that are offered. */
 export const BUDGETS = ['50%', '25%', '10%', '5%']
 
-/** The methods that a comparison begins with. */
+/** A method with what is set of its parameters: one of the list to choose from. */
+export type Entry = Pick<Choice, 'method' | 'parameters'>
+
+/** What tells one entry from another: `snapkv[sinks=0,w=8]`. */
+export function keyOf({ method, parameters }: Entry): string {
+  const set = Object.entries(parameters).map(([name, value]) => `${name}=${value}`)
+  return set.length === 0 ? method : `${method}[${set.sort().join(',')}]`
+}
+
+function distinct(entries: readonly Entry[]): Entry[] {
+  const keys = entries.map(keyOf)
+  return entries.filter((_, i) => keys.indexOf(keys[i]!) === i)
+}
+
+/** The list to choose from: every method as it is set for questions, and after each the same with other parameters, as `added`. */
+export function entriesOf(
+  methods: readonly MethodFacts[],
+  parameters: Record<string, Parameters>,
+  added: readonly Entry[],
+): Entry[] {
+  return distinct(
+    methods.flatMap(({ name }) => [
+      { method: name, parameters: parameters[name] ?? {} },
+      ...added.filter(({ method }) => method === name),
+    ]),
+  )
+}
+
+/** What a new comparison begins with: what the last one had, else what is proposed. `chosen` are keys. */
+export function beginning(
+  last: Comparison | null,
+  methods: readonly MethodFacts[],
+  settings: Pick<Settings, 'method' | 'parameters' | 'budget'>,
+): { added: Entry[]; chosen: string[]; budgets: string[] } {
+  const plain = entriesOf(methods, settings.parameters, [])
+  if (last === null) {
+    const names = proposedMethods(methods, settings.method)
+    const chosen = plain.filter(({ method }) => names.includes(method)).map(keyOf)
+    return { added: [], chosen, budgets: proposedBudgets(settings.budget) }
+  }
+  const choices = last.runs.map((run) => run.choice)
+  const entries = distinct(choices.map(({ method, parameters }) => ({ method, parameters })))
+  const listed = new Set(plain.map(keyOf))
+  const budgets = choices.flatMap(({ method, budget }) => (method === 'full' || budget === null ? [] : [budget]))
+  return {
+    added: entries.filter((entry) => !listed.has(keyOf(entry))),
+    chosen: entries.map(keyOf),
+    budgets: budgets.length > 0 ? [...new Set(budgets)] : proposedBudgets(settings.budget),
+  }
+}
+
+/** The methods that are proposed. */
 export function proposedMethods(methods: readonly MethodFacts[], chosen: string): string[] {
   const wanted = new Set([...PROPOSED, chosen])
   // The full cache is what all others are held against.
   return methods.map((method) => method.name).filter((name) => name !== 'full' && wanted.has(name))
 }
 
-/** The budgets that a comparison begins with: the chosen one and a smaller one. */
+/** The budgets that are proposed: the chosen one and a smaller one. */
 export function proposedBudgets(chosen: string | null): string[] {
   const first = chosen ?? '25%'
   return first === '10%' ? ['10%', '5%'] : [first, '10%']
 }
 
-/** Every chosen method at every chosen budget, with what is set of its parameters. */
-export function runsOf(
-  methods: readonly string[],
-  budgets: readonly string[],
-  parameters: Record<string, Parameters>,
-): Choice[] {
-  return methods.flatMap((method) => {
-    const set = parameters[method] ?? {}
+/** Every chosen method at every chosen budget. */
+export function runsOf(entries: readonly Entry[], budgets: readonly string[]): Choice[] {
+  return entries.flatMap((entry) => {
     // The full cache has no budget: once is enough.
-    const all = method === 'full' ? ['100%'] : budgets
-    return all.map((budget) => ({ method, parameters: set, budget }))
+    const all = entry.method === 'full' ? ['100%'] : budgets
+    return all.map((budget) => ({ ...entry, budget }))
   })
 }
 
@@ -83,8 +140,10 @@ export interface Row {
   index: number
   choice: Choice
   title: string
-  /** `kernel 5`, or empty. */
+  /** `kernel=5`, or empty. */
   set: string
+  /** Both: what tells this method from the others. */
+  name: string
   /** As it was asked for, or as the engine understood it. */
   budget: string
   state: 'waiting' | 'running' | 'done' | 'refused' | 'left out'
@@ -96,6 +155,11 @@ function figuresOf(report: RunReport): MethodRun | null {
   return report.refused === null ? report : null
 }
 
+/** `SnapKV w=8, sinks=0`. */
+export function nameOf(entry: Entry, methods: readonly MethodFacts[]): string {
+  return `${titleOf(entry.method, methods)} ${assignments(entry, methods)}`.trim()
+}
+
 /** A row for each run, in the order in which they run. */
 export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]): Row[] {
   const running = comparison.state === 'running'
@@ -105,8 +169,9 @@ export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]):
     return {
       index,
       choice,
-      title: methods.find((method) => method.name === choice.method)?.title ?? choice.method,
-      set: assignments(choice.parameters),
+      title: titleOf(choice.method, methods),
+      set: assignments(choice, methods),
+      name: nameOf(choice, methods),
       budget: label(choice.budget ?? result?.report.budget ?? null),
       state: result
         ? result.report.refused === null
@@ -277,7 +342,7 @@ export function nextOrder(order: Order | null, by: ColumnName): Order | null {
 export function sorted(rows: readonly Row[], order: Order | null): Row[] {
   if (order === null) return [...rows]
   const key = (row: Row): number | string | null => {
-    if (order.by === 'method') return row.title
+    if (order.by === 'method') return row.name
     if (row.run === null) return null
     if (order.by === 'budget') return row.run.budget_rows
     if (order.by === 'answer') return row.run.same_answer ? 0 : 1

@@ -409,6 +409,7 @@ export interface TableRow {
  * estimate({ method, parameters, budget })      -> Estimate
  * ask({ question, method, parameters, budget }) -> number        the turn's id; everything else comes as events
  * stop()                                        -> null          the question, or the opening of a document
+ * check_method({ method, parameters })          -> null          refuses with a sentence what a method cannot be told
  * compare({ question, runs: Choice[] })         -> number        the comparison's id; everything else comes as events
  * stop_comparison()                             -> null          what is done of it stays
  * save_comparison()                             -> null          system's dialog; the outcome comes as a 'notice'
@@ -454,6 +455,7 @@ export type CommandName =
   | 'estimate'
   | 'ask'
   | 'stop'
+  | 'check_method'
   | 'compare'
   | 'stop_comparison'
   | 'save_comparison'

@@ -30,14 +30,19 @@ export function named(sentence: string, names: string[], changed: string | null)
   return found !== undefined && names.includes(found) ? found : changed
 }
 
-/** `kernel 5, w 16`; empty where nothing is set. */
-export function assignments(parameters: Parameters): string {
-  return Object.entries(parameters)
-    .map(([name, value]) => `${name} ${value}`)
+/** `w=16, kernel=5`, in the order of the method's table; empty where nothing is set. */
+export function assignments(
+  { method, parameters }: Pick<Choice, 'method' | 'parameters'>,
+  methods: readonly MethodFacts[],
+): string {
+  const table = methods.find(({ name }) => name === method)?.parameters ?? []
+  return [...new Set([...table.map(({ name }) => name), ...Object.keys(parameters)])]
+    .filter((name) => name in parameters)
+    .map((name) => `${name}=${parameters[name]}`)
     .join(', ')
 }
 
-/** `SnapKV, 25 %, kernel 5, 8-bit, within 6 GiB`. */
+/** `SnapKV, 25 %, kernel=5, 8-bit, within 6 GiB`. */
 export function described(
   choice: Choice & { cache: string | null; memory?: string | null },
   methods: MethodFacts[],
@@ -46,7 +51,7 @@ export function described(
   const parts = [
     titleOf(choice.method, methods),
     choice.method === 'full' ? '' : budget,
-    assignments(choice.parameters),
+    assignments(choice, methods),
     storedShort(choice.cache ?? ''),
     choice.memory ? `within ${label(choice.memory)}` : '',
   ]

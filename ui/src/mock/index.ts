@@ -307,6 +307,10 @@ export function start(): void {
           throw `“${kernel}” is not possible: kernel takes an odd whole number from 1.`
         return Object.assign(snapshot.settings, args.settings)
       }
+      case 'check_method':
+        if (args.parameters['w'] !== undefined && !(Number(args.parameters['w']) >= 1))
+          throw `“${args.parameters['w']}” is not possible: w takes a whole number from 1.`
+        return null
       case 'compare':
         void compare(args.question, args.runs)
         return comparing

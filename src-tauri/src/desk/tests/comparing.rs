@@ -242,6 +242,55 @@ fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
     ));
 }
 
+/// One method twice, with other parameters: both reach the engine, and what is saved tells them apart.
+#[test]
+fn a_method_is_compared_with_itself_under_other_parameters() {
+    let mut runs = two();
+    runs[1] = runs[0].clone();
+    runs[1].parameters.insert("sinks".into(), "0".into());
+    let mut story = Story::ready();
+    let id = story.desk.compare("Why?", runs).expect("accepted");
+    let sent = story.look().into_iter().find_map(|effect| match effect {
+        Effect::Worker {
+            request: Request::Compare { runs, .. },
+            ..
+        } => Some(runs),
+        _ => None,
+    });
+    let sent = sent.expect("the worker is asked");
+    story.hear(reference(id));
+    for (index, run) in sent.iter().enumerate() {
+        story.hear(Reply::Run {
+            ticket: id,
+            run: index,
+            seconds: 3.0,
+            report: Box::new(RunReport::new(&run.method, "25%", 100, Ok(figures()))),
+        });
+    }
+    let (_, json) = story.desk.exported_comparison().expect("something");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let labels = [0, 1].map(|run| json["runs"][run]["label"].as_str().map(str::to_owned));
+    assert_eq!(
+        labels.map(Option::unwrap),
+        ["snapkv[w=8]", "snapkv[sinks=0,w=8]"]
+    );
+}
+
+/// What a method cannot be told is refused before anything is asked, in the sentence that stands at the field.
+#[test]
+fn parameters_are_checked_for_a_method_without_setting_them() {
+    let check = |method: &str, name: &str, value: &str| {
+        crate::desk::check_method(method, &[(name.into(), value.into())].into())
+    };
+    assert_eq!(check("snapkv", "w", "8"), Ok(()));
+    assert_eq!(
+        check("snapkv", "kernel", "4"),
+        Err("“4” is not possible: kernel takes an odd whole number from 1.".to_owned())
+    );
+    assert!(check("snapkv", "nothing", "1").is_err());
+    assert!(check("nothing", "w", "8").is_err());
+}
+
 #[test]
 fn what_is_exported_is_what_the_terminal_prints() {
     let (mut story, id) = begun();
