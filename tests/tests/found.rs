@@ -561,6 +561,12 @@ fn the_model_in_the_box_says_what_it_cannot_do() {
     }
     let told = said.find(MINI_ONLY) < said.find("read in");
     assert!(told, "it is said before the answer: {said}");
+    // Named, it says the same, and not why it was taken; on stderr, where no script reads an answer.
+    let named = ask(home, &["--model", "mini"]);
+    let said = &named.succeeded().stderr;
+    assert_eq!(said.matches(MINI_ONLY).count(), 1, "{said}");
+    assert!(!said.contains("the model is"), "{said}");
+    assert!(!named.stdout.contains(MINI_ONLY), "{}", named.stdout);
     let json = ask(home, &["--json"]);
     json.json();
     assert!(json.stderr.contains(MINI_ONLY), "{}", json.stderr);

@@ -302,7 +302,11 @@ fn the_page_is_whole_in_a_small_window_in_light_and_dark_and_by_keyboard() {
     app.close();
 }
 
-/// Before anything else was opened a line says what the model in the box is for, and leads here.
+/// What the model in the box says of documents that it was not made for.
+const BEYOND: &str = "only finds facts";
+
+/// Before anything else was opened a line says what the model in the box is for, and leads here; with a document of the user's own it says
+/// what that model cannot do, before anything is asked.
 #[test]
 fn the_model_in_the_box_says_that_it_is_for_trying() {
     let Some(_turn) = turn() else { return };
@@ -311,7 +315,19 @@ fn the_model_in_the_box_says_that_it_is_for_trying() {
     app.is_ready();
     let line = app.until("the line", |app| app.text("trying"));
     assert!(line.contains("for trying"), "{line}");
+    assert!(!line.contains(BEYOND), "the sample it can read: {line}");
     app.picture("trying");
+    let own = home.file(
+        "own.txt",
+        "The keeper went to the harbour and came back late.\n",
+    );
+    app.drop_files(&[&own]);
+    app.shows_document("own.txt");
+    let line = app.until("what it cannot do", |app| {
+        app.text("trying").filter(|line| line.contains(BEYOND))
+    });
+    assert_eq!(app.count("turn"), 0, "before anything is asked: {line}");
+    app.picture("beyond");
     app.click("trying-models");
     app.until("the page of models", |app| {
         app.is_shown("models").then_some(())

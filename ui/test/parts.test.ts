@@ -185,6 +185,32 @@ describe('the composer', () => {
     expect(document.activeElement).toBe(find('composer'))
   })
 
+  it('says before a question what the model in the box cannot do, and leads to others', () => {
+    const opened: string[] = []
+    const kept = { ...given(), open: (view: string) => void opened.push(view) }
+    show(Composer, kept)
+    const said = () => find('trying')?.textContent?.replace(/\s+/g, ' ').trim()
+    expect(said()).toBe('The model in the box is for trying. Models that can do more')
+    kept.desk.document = { ...kept.desk.document!, sample: false, beyondBox: true }
+    flushSync()
+    expect(said()).toContain('it only finds facts that one plain sentence states')
+    const above = find('trying')!.compareDocumentPosition(find('composer')!)
+    expect(above & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy()
+    find('trying-models')!.click()
+    expect(opened).toEqual(['models'])
+    const other = { id: 'm1', label: 'other', inBox: false, stretch: null }
+    kept.desk.models = [...kept.desk.models, other]
+    flushSync()
+    expect(said()).toContain('it only finds facts')
+    kept.desk.settings = { ...kept.desk.settings, model: 'm1' }
+    flushSync()
+    expect(said()).toBeUndefined()
+    kept.desk.settings = { ...kept.desk.settings, model: 'mini' }
+    kept.desk.document = { ...kept.desk.document!, sample: true, beyondBox: false }
+    flushSync()
+    expect(said()).toBeUndefined()
+  })
+
   it('says what the engine does, and offers to start it again', () => {
     const kept = given()
     show(Composer, kept)
