@@ -8,10 +8,10 @@
 //!           pairs       fused  biases      q/k norm  sandwich  activation  sliding layers      RoPE
 //! llama     neighbours         if there                        SiLU                            llama3 factors, long
 //! qwen2     halves             q, k, v                         SiLU
-//! qwen3     halves                         yes                 SiLU
-//! phi3      halves      yes                                    SiLU                            long, partial
-//! gemma2    halves                                   yes       GELU        every other         capped attention
-//! gemma3    halves                         yes       yes       GELU        5 of 6, own base    linear where not sliding
+//! qwen3     halves             if there    yes                 SiLU
+//! phi3      halves      yes    if there                        SiLU                            long, partial
+//! gemma2    halves             if there              yes       GELU        every other         capped attention
+//! gemma3    halves             if there    yes       yes       GELU        5 of 6, own base    linear where not sliding
 //! smollm3   neighbours         if there                        SiLU                            3 of 4 layers
 //! ```
 //!
@@ -72,7 +72,7 @@ pub(crate) struct Architecture {
     pub kin: &'static str,
     /// Numbers of a head that are rotated together.
     pub pairing: Pairing,
-    /// Query, key and value are one tensor, and so are gate and up.
+    /// Gate and up are one tensor. (Query, key and value may be one in any file.)
     pub fused: bool,
     /// `attn_q.bias`, `attn_k.bias`, `attn_v.bias`
     pub qkv_bias: Part,
@@ -126,7 +126,6 @@ const LLAMA: Architecture = Architecture {
 /// Without what only llama's converters write.
 const PLAIN: Architecture = Architecture {
     pairing: Pairing::Halves,
-    qkv_bias: Part::Absent,
     output_bias: Part::Absent,
     rope_freqs: false,
     rope_factors: false,
@@ -191,7 +190,6 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "smollm3",
         kin: "SmolLM3",
         pairing: Pairing::Neighbours,
-        qkv_bias: Part::Optional,
         output_bias: Part::Optional,
         unrotated_every: Some(4),
         ..PLAIN
@@ -218,19 +216,17 @@ impl Architecture {
         let mut parts = vec![
             "attn_norm.weight",
             "attn_output.weight",
+            "attn_q.weight",
+            "attn_k.weight",
+            "attn_v.weight",
+            "attn_qkv.weight",
             "attn_rot_embd.weight",
             "ffn_norm.weight",
             "ffn_up.weight",
             "ffn_down.weight",
         ];
-        match self.fused {
-            true => parts.push("attn_qkv.weight"),
-            false => parts.extend([
-                "attn_q.weight",
-                "attn_k.weight",
-                "attn_v.weight",
-                "ffn_gate.weight",
-            ]),
+        if !self.fused {
+            parts.push("ffn_gate.weight");
         }
         if self.qkv_bias.is_allowed() {
             parts.extend(["attn_q.bias", "attn_k.bias", "attn_v.bias"]);

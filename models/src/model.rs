@@ -90,25 +90,31 @@ impl Layer {
                 Part::Required => weights::vector(gguf, &name, len).map(Some),
             }
         };
-        let ([q, k, v], [gate, up]) = match architecture.fused {
+        let has = |part: &str| gguf.tensor(&weight(part)).is_some();
+        let [q, k, v] = match has("attn_qkv") || architecture.fused && !has("attn_q") {
             true => {
+                // One of them would be left out.
+                if let Some(part) = ["attn_q", "attn_k", "attn_v"]
+                    .into_iter()
+                    .find(|part| has(part))
+                {
+                    return Err(ModelError::UnknownTensor { name: weight(part) });
+                }
                 let qkv = [q_width, kv_width, kv_width];
-                (
-                    weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?,
-                    weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?,
-                )
+                weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?
             }
-            false => (
-                [
-                    matrix("attn_q", q_width, width)?,
-                    matrix("attn_k", kv_width, width)?,
-                    matrix("attn_v", kv_width, width)?,
-                ],
-                [
-                    matrix("ffn_gate", ffn, width)?,
-                    matrix("ffn_up", ffn, width)?,
-                ],
-            ),
+            false => [
+                matrix("attn_q", q_width, width)?,
+                matrix("attn_k", kv_width, width)?,
+                matrix("attn_v", kv_width, width)?,
+            ],
+        };
+        let [gate, up] = match architecture.fused {
+            true => weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?,
+            false => [
+                matrix("ffn_gate", ffn, width)?,
+                matrix("ffn_up", ffn, width)?,
+            ],
         };
         Ok(Layer {
             attention_norm: norm("attn_norm", width)?,

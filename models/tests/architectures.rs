@@ -118,7 +118,7 @@ fn tensors_that_an_architecture_needs_or_does_not_have_are_named() {
         assert_eq!(error, ModelError::MissingTensor { name });
     }
     for (arch, part) in [
-        ("qwen3", "attn_q.bias"),
+        ("qwen3", "attn_output.bias"),
         ("gemma2", "attn_q_norm.weight"),
         ("phi3", "ffn_gate.weight"),
         ("smollm3", "attn_sinks.weight"),

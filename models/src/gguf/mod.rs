@@ -39,7 +39,8 @@ pub struct TensorInfo {
     pub name: String,
     /// Block type.
     pub kind: TensorType,
-    /// Shape as rows first: `[rows, cols]` for a matrix, `[len]` for a vector (the file stores it reversed).
+    /// Shape as rows first: `[rows, cols]` for a matrix, `[len]` for a vector (the file stores it reversed, and may fill it up
+    /// with ones, which are dropped).
     pub shape: Vec<usize>,
     /// Which file it is in, from 0; models may be split over several.
     pub part: usize,

@@ -316,6 +316,10 @@ impl<'a> Cursor<'a> {
             shape.push(dim as usize);
         }
         let cols = shape[0];
+        // Some writers fill the rank up with ones.
+        while shape.len() > 1 && shape.last() == Some(&1) {
+            shape.pop();
+        }
         shape.reverse();
         let kind = TensorType::from_number(self.u32()?);
         let offset = self.u64()?;
