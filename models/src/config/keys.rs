@@ -60,6 +60,14 @@ impl Keys<'_> {
         }
     }
 
+    /// A number from 0, or `None`.
+    pub(super) fn non_negative(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        match self.number(key)? {
+            Some(n) if n < 0.0 => Err(self.bad(key, n, "a number from 0 is needed".to_owned())),
+            n => Ok(n),
+        }
+    }
+
     /// A count that must be there.
     pub(super) fn count(&self, key: &str) -> Result<usize, ModelError> {
         let n = self.optional_count(key)?;

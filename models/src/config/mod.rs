@@ -321,28 +321,26 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("final_logit_softcapping", architecture.logit_cap),
     ];
     let caps = capped.iter().filter(|(_, default)| default.is_none());
-    let plain: &[(&str, f64)] = &[
-        ("attention.clamp_kqv", 0.0),
-        ("attention.max_alibi_bias", 0.0),
-        ("attention.scale", 0.0),
-        ("attention.output_scale", 0.0),
-        ("attention.temperature_scale", 0.0),
-        ("attention.shared_kv_layers", 0.0),
-        ("logit_scale", 0.0),
-        ("residual_scale", 0.0),
-        ("embedding_scale", 0.0),
-        ("rope.scaling.yarn_log_multiplier", 0.0),
-        ("rope.scaling.alpha", 0.0),
+    // What each may say: 0 is none everywhere, and a factor of 1 changes nothing.
+    let plain: &[(&str, &[f64])] = &[
+        ("attention.clamp_kqv", &[0.0]),
+        ("attention.max_alibi_bias", &[0.0]),
+        ("attention.scale", &[0.0]),
+        ("attention.output_scale", &[0.0, 1.0]),
+        ("attention.temperature_scale", &[0.0]),
+        ("attention.shared_kv_layers", &[0.0]),
+        ("logit_scale", &[0.0, 1.0]),
+        ("residual_scale", &[0.0, 1.0]),
+        ("embedding_scale", &[0.0, 1.0]),
+        ("rope.scaling.yarn_log_multiplier", &[0.0]),
+        ("rope.scaling.alpha", &[0.0]),
     ];
-    for (key, plain) in plain
-        .iter()
-        .copied()
-        .chain(caps.map(|(key, _)| (*key, 0.0)))
-    {
+    let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
+    for (key, plain) in plain.iter().copied().chain(caps) {
         if let Some(n) = keys.number(key)?
-            && n != plain
+            && !plain.contains(&n)
         {
-            let needs = format!("only {plain} (a plain {}) is supported", keys.name);
+            let needs = format!("only 0 (a plain {}) is supported", keys.name);
             return Err(keys.bad(key, n, needs));
         }
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use kept_kernels::Pairing;
 
-use super::keys::{Keys, bad, missing, missing_tensor};
+use super::keys::{Keys, bad, missing_tensor};
 use crate::ModelError;
 use crate::architecture::Architecture;
 use crate::gguf::Gguf;
@@ -174,10 +174,13 @@ pub(super) fn read(
     choice: Option<RopeChoice>,
 ) -> Result<(RopeConfig, usize), ModelError> {
     const BASE: &str = "rope.freq_base";
+    // Ollama's converter has written Gemma's bases as `rope.global.freq_base` and `rope.local.freq_base`.
     let dims = dims(keys, "rope.dimension_count", head_dim)?;
     let mut rope = RopeConfig {
         dims,
-        base: base(keys, BASE)?.unwrap_or(10_000.0),
+        base: base(keys, BASE)?
+            .or(base(keys, "rope.global.freq_base")?)
+            .unwrap_or(10_000.0),
         scaling: RopeScaling::None,
         magnitude: 1.0,
         pairing: architecture.pairing,
@@ -224,7 +227,9 @@ pub(super) fn of_windows(
             true => dims(keys, "rope.dimension_count_swa", head_dim)?,
             false => all,
         },
-        base: base(keys, "rope.freq_base_swa")?.unwrap_or(default),
+        base: base(keys, "rope.freq_base_swa")?
+            .or(base(keys, "rope.local.freq_base")?)
+            .unwrap_or(default),
         scaling: RopeScaling::None,
         magnitude: 1.0,
         pairing: architecture.pairing,
@@ -291,17 +296,17 @@ fn scaling(
     let freqs = freqs.transpose()?.flatten();
     let long = long(keys, architecture, dims, trained)?;
     let sharpened = keys.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-    // Files from before `rope.scaling.type` said it in one number.
-    let old = keys.positive("rope.scale_linear")?;
     let kind = keys.text("rope.scaling.type")?;
+    // As in llama.cpp: a factor of 0 is none, and a factor without a type is linear. Old files have it under another key.
     let factor = match kind {
-        None | Some("none" | "longrope") => old.unwrap_or(1.0),
-        Some("linear" | "yarn") => keys
-            .positive(FACTOR)?
-            .or(old)
-            .ok_or_else(|| missing(&keys.full(FACTOR)))?,
+        Some("none") => None,
+        None | Some("linear" | "yarn" | "longrope") => match keys.non_negative(FACTOR)? {
+            None => keys.non_negative("rope.scale_linear")?,
+            factor => factor,
+        },
         Some(other) => return Err(unsupported(other)),
     };
+    let factor = factor.filter(|&factor| factor > 0.0).unwrap_or(1.0);
     if kind == Some("longrope") && long.is_none() {
         return Err(missing_tensor("rope_factors_long.weight"));
     }
