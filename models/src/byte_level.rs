@@ -174,11 +174,16 @@ fn merges(
             .ok_or_else(|| bad(format!("merge {line:?} is not two symbols")))?;
         merged.clear();
         merged.extend([left, right]);
-        // The builder panics on a result that is longer than every token, so all three are looked up here.
-        if let Some(unknown) = [left, right, &merged]
-            .into_iter()
-            .find(|part| !plain.contains_key(*part))
+        let parts = [left, right, &merged];
+        if parts[..2]
+            .iter()
+            .any(|part| is_never_made(vocabulary, part))
+            || parts.iter().any(|part| is_cut_out(vocabulary, part))
         {
+            continue;
+        }
+        // The builder panics on a result that is longer than every token, so all three are looked up here.
+        if let Some(unknown) = parts.iter().find(|part| !plain.contains_key(**part)) {
             return Err(bad(format!(
                 "merge {line:?} needs a plain token {unknown:?}, and there is none"
             )));
@@ -191,4 +196,16 @@ fn merges(
         .ignore_merges(rules.ignores_merges)
         .build();
     Ok((built.map_err(|e| bad(e.to_string()))?, count))
+}
+
+/// Several symbols that are no token: nothing becomes them, so a merge of them never applies.
+fn is_never_made(vocabulary: &Vocabulary, part: &str) -> bool {
+    part.chars().nth(1).is_some() && vocabulary.id(part).is_none()
+}
+
+/// A token that merging may not make: a user-defined one is cut out of the text before, and a control token would be one that a
+/// document wrote. (Of other characters than ASCII's the symbols are not the text.)
+fn is_cut_out(vocabulary: &Vocabulary, part: &str) -> bool {
+    let kind = vocabulary.id(part).map(|id| vocabulary.kind(id));
+    kind == Some(Kind::Control) || kind == Some(Kind::UserDefined) && part.is_ascii()
 }

@@ -44,7 +44,9 @@ impl ChatTemplate {
     /// # Errors
     /// `Template` when it does not compile, `BadValue`.
     pub fn of_file(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ModelError> {
-        let own = match gguf.text("tokenizer.chat_template")? {
+        let own = gguf.text("tokenizer.chat_template")?;
+        let own = own.filter(|source| !source.trim().is_empty());
+        let own = match own {
             Some(source) => Some(source),
             None => gguf.text("tokenizer.chat_template.default")?,
         };

@@ -213,7 +213,7 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, ModelError> {
     let Some(types) = gguf.wholes(TYPES)? else {
         return Ok(vec![Kind::Normal; tokens]);
     };
-    if types.len() != tokens {
+    if types.len() < tokens {
         let what = format!("it has {tokens} tokens and {} token types", types.len());
         return Err(ModelError::BadVocabulary { what });
     }
@@ -224,10 +224,10 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, ModelError> {
         6 => Kind::Byte,
         _ => Kind::Other,
     };
-    Ok(types.into_iter().map(kind).collect())
+    Ok(types.into_iter().take(tokens).map(kind).collect())
 }
 
-/// A token with a role. An id that is no token is an error, but converters write `u32::MAX` for "none".
+/// A token with a role. An id beyond the vocabulary counts as not given, as in llama.cpp; converters write `u32::MAX` for "none".
 fn role(
     gguf: &Gguf,
     name: &str,
@@ -235,15 +235,14 @@ fn role(
     tokens: usize,
 ) -> Result<Option<u32>, ModelError> {
     let key = format!("tokenizer.ggml.{name}_token_id");
-    match gguf.whole(&key)? {
-        Some(id) if id < tokens as u64 => Ok(Some(id as u32)),
-        None => Ok(usual.filter(|&id| (id as usize) < tokens)),
-        Some(id) if id == u64::from(u32::MAX) => Ok(None),
-        Some(id) => {
-            let what = format!("{key} is {id}, but there are {tokens} tokens");
-            Err(ModelError::BadVocabulary { what })
-        }
-    }
+    let valid = |id: &u64| *id < tokens as u64;
+    Ok(match gguf.whole(&key)? {
+        Some(id) if id == u64::from(u32::MAX) => None,
+        said => said
+            .filter(valid)
+            .or(usual.map(u64::from).filter(valid))
+            .map(|id| id as u32),
+    })
 }
 
 /// Bytes of all tokens, and where each begins. The texts lie in the file, so the sums fit what the file pays for.
