@@ -187,11 +187,13 @@ fn without_gguf(path: &str) -> &str {
     }
 }
 
-/// Whether a file is a language model, as far as its name says: not the eyes of one, nor a measurement, nor an adapter.
+/// Whether a file is a language model, as far as its name says: not the eyes of one, nor a measurement, nor an adapter. A model that was
+/// quantised by a measurement may be called so too, and then names its quantisation.
 pub fn is_model_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-    let other = ["mmproj", "imatrix", "ggml-vocab-"];
-    is_gguf(path) && !other.iter().any(|other| name.contains(other))
+    let other = ["mmproj", "ggml-vocab-"];
+    let measurement = name.contains("imatrix") && quantisation_of(&name).is_none();
+    is_gguf(path) && !measurement && !other.iter().any(|other| name.contains(other))
 }
 
 /// A name like `big-00002-of-00003.gguf`.
@@ -302,12 +304,18 @@ mod tests {
             ("big-Q4_0.gguf", 10),
             ("mmproj-big-f16.gguf", 5),
             ("big.imatrix.gguf", 5),
+            ("big-Q6_K-imatrix.gguf", 15),
             ("README.md", 1),
         ]);
         let offers = offers(&files);
         let paths: Vec<&str> = offers.iter().map(Offer::path).collect();
-        assert_eq!(paths, ["big-Q4_0.gguf", "big-Q8_0-00001-of-00002.gguf"]);
-        assert_eq!((offers[1].bytes, offers[1].parts), (50, 2));
+        let expected = [
+            "big-Q4_0.gguf",
+            "big-Q6_K-imatrix.gguf",
+            "big-Q8_0-00001-of-00002.gguf",
+        ];
+        assert_eq!(paths, expected);
+        assert_eq!((offers[2].bytes, offers[2].parts), (50, 2));
     }
 
     #[test]

@@ -333,9 +333,12 @@ fn describe_one(joined: &Joined) -> Option<FoundModel> {
     match Header::read(&candidate.path) {
         Err(error) => model.reason = Some(error.to_string()),
         Ok(header) => {
-            let kind = header.kind.as_deref().unwrap_or("model");
+            let part = matches!(
+                header.kind.as_deref(),
+                Some("adapter" | "imatrix" | "mmproj")
+            );
             let eyes = header.architecture.as_deref() == Some("clip");
-            if kind != "model" || eyes || (header.tensors == 0 && header.split.is_none()) {
+            if part || eyes || (header.tensors == 0 && header.split.is_none()) {
                 return None;
             }
             model.supported = header.supported.is_ok() && joined.missing.is_none();
