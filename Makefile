@@ -1,6 +1,6 @@
 # Everything a person or CI types. Each target installs what it needs and says what it does.
 
-.PHONY: run test models lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run test models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
 
 # Where rustup or apt put cargo on a machine that had none when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -31,6 +31,10 @@ test: setup-test page lint
 models:
 	@scripts/models
 
+# Published vocabularies, beside them and for tests alone (--test vocabularies).
+vocabularies: setup
+	@scripts/models vocabularies
+
 lint: setup page
 	$(CARGO) fmt --all --check
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
@@ -60,7 +64,9 @@ golden:
 	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py
 	target/golden-kvpress/bin/python tests/golden/kvpress_kvzip.py
 	scripts/models
+	scripts/models vocabularies
 	target/golden-venv/bin/python tests/golden/real_models.py
+	target/golden-venv/bin/python tests/golden/real_tokens.py
 
 # The engine inside another program, in a few lines: engine/examples/embedded.rs.
 embedded: setup

@@ -368,28 +368,20 @@ fn what_is_not_supported_is_refused_by_name() {
     let no_types = || MetaValue::Wholes(vec![2; 3000]);
     let said = refused("gpt-2", "tokenizer.ggml.token_type", no_types());
     assert!(said.contains("no byte has a token"), "{said}");
-    let no_unknown = MetaValue::Whole(u32::MAX);
-    let values = vec![
-        ("tokenizer.ggml.token_type", no_types()),
-        ("tokenizer.ggml.unknown_token_id", no_unknown),
-    ];
-    let said = with_all("llama-spm", values).err().unwrap().to_string();
-    assert!(said.contains("nor an unknown token"), "{said}");
 }
 
 /// The vocabulary of `family` in which tokens written as `texts` are unused.
 fn without(family: &str, texts: &[&str]) -> Tokenizer {
+    with_all(family, vec![types_without(family, texts)]).expect(family)
+}
+
+fn types_without(family: &str, texts: &[&str]) -> (&'static str, MetaValue) {
     let full = tokenizer(family);
     let mut types: Vec<u32> = (0..full.vocab() as u32).map(|id| kind(&full, id)).collect();
     for text in texts {
         types[full.token_id(text).expect(text) as usize] = 5;
     }
-    with(
-        family,
-        "tokenizer.ggml.token_type",
-        MetaValue::Wholes(types),
-    )
-    .expect(family)
+    ("tokenizer.ggml.token_type", MetaValue::Wholes(types))
 }
 
 fn kind(tokenizer: &Tokenizer, id: u32) -> u32 {
@@ -431,4 +423,23 @@ fn characters_without_bytes_are_one_unknown_token_a_run() {
     assert_eq!(tokens.spans[at], 4..12);
     assert_eq!(tokens.spans.last().unwrap().end, 16);
     assert_eq!(no_byte.fewest_tokens("𓀀".repeat(100).as_str()), 0);
+}
+
+#[test]
+fn a_vocabulary_with_neither_a_byte_nor_an_unknown_token_is_refused() {
+    let no_unknown = || {
+        (
+            "tokenizer.ggml.unknown_token_id",
+            MetaValue::Whole(u32::MAX),
+        )
+    };
+    let values = vec![types_without("llama-spm", &["<0xF0>"]), no_unknown()];
+    let said = with_all("llama-spm", values).err().expect("it is refused");
+    assert_eq!(
+        said.to_string(),
+        "the model's vocabulary cannot be used: it has neither tokens for all bytes nor an unknown token, so some texts have no tokens; \
+         convert the model again"
+    );
+    // With all bytes nothing is ever unknown.
+    with_all("llama-spm", vec![no_unknown()]).expect("it opens");
 }

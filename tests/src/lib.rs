@@ -7,6 +7,7 @@
 pub mod cases;
 pub mod compare;
 pub mod engine;
+pub mod fetched;
 pub mod gguf_edit;
 pub mod golden;
 pub mod hub;

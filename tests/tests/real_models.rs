@@ -14,6 +14,7 @@ use kept_engine::vault::Vaults;
 use kept_engine::{Answer, Ask, Engine, Limits, Method, Sampling};
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
+use kept_tests::fetched::{self, fingerprint, skip};
 use kept_tests::golden::{self, ids};
 use kept_tests::vaults::Place;
 use serde_json::Value;
@@ -28,37 +29,11 @@ const MEAN_KL: f64 = 0.005;
 /// The same, at one step. llama.cpp with quantised weights is up to 0.018 nats from llama.cpp with f32 on these texts.
 const MOST_KL: f64 = 0.02;
 
-/// Where `make models` puts them.
-fn folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(folders) = set("KEPT_MODELS") {
-        return std::env::split_paths(&folders).next();
-    }
-    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
-    Some(cache.join("kept/models"))
-}
-
-/// Passes over a test that lacks something; in CI everything has to be there.
-fn skip(what: &str) {
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "the real models cannot be tested here: {what}"
-    );
-    eprintln!("skipped: {what}");
-}
-
 /// The model's file and what llama.cpp said of it.
 fn fetched(name: &str) -> Option<(PathBuf, Value)> {
     let golden = golden::packed("real_models.json.gz")[name].take();
     let file = golden["file"].as_str().expect("a name");
-    match folder().map(|folder| folder.join(file)) {
-        Some(path) if path.is_file() => Some((path, golden)),
-        _ => {
-            skip(&format!("{file} is not on this computer (make models)"));
-            None
-        }
-    }
+    fetched::file(file, "models").map(|path| (path, golden))
 }
 
 fn document(name: &str) -> PathBuf {
@@ -68,14 +43,6 @@ fn document(name: &str) -> PathBuf {
 fn text(name: &str) -> String {
     let path = document(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-/// FNV-1a of token ids, as `real_models.py` has it.
-fn fingerprint(ids: &[u32]) -> String {
-    let value = ids.iter().fold(0xCBF2_9CE4_8422_2325_u64, |value, id| {
-        (value ^ u64::from(*id)).wrapping_mul(0x100_0000_01B3)
-    });
-    format!("{value:016x}")
 }
 
 /// What the prompts are cut from: control tokens that the file asks for, then the text.

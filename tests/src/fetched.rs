@@ -1,0 +1,44 @@
+//! What `make models` and `make vocabularies` fetch, for the tests that want it.
+
+use std::path::PathBuf;
+
+/// Where both lie.
+fn folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(folders) = set("KEPT_MODELS") {
+        return std::env::split_paths(&folders).next();
+    }
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
+    Some(cache.join("kept/models"))
+}
+
+/// Passes over a test that lacks something; in CI everything has to be there.
+///
+/// # Panics
+/// In CI.
+pub fn skip(what: &str) {
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "this cannot be tested here: {what}"
+    );
+    eprintln!("skipped: {what}");
+}
+
+/// A file that the target `make` fetches, or [`skip`].
+pub fn file(name: &str, make: &str) -> Option<PathBuf> {
+    let path = folder().map(|folder| folder.join(name));
+    let path = path.filter(|path| path.is_file());
+    if path.is_none() {
+        skip(&format!("{name} is not on this computer (make {make})"));
+    }
+    path
+}
+
+/// FNV-1a of token ids, as `golden/real_models.py` has it.
+pub fn fingerprint(ids: &[u32]) -> String {
+    let value = ids.iter().fold(0xCBF2_9CE4_8422_2325_u64, |value, id| {
+        (value ^ u64::from(*id)).wrapping_mul(0x100_0000_01B3)
+    });
+    format!("{value:016x}")
+}
