@@ -250,11 +250,11 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     runs[1].parameters.insert("sinks".into(), "0".into());
     let mut story = Story::ready();
     let id = story.desk.compare("Why?", runs).expect("accepted");
-    let sent = story.look().into_iter().find_map(|effect| match effect {
+    let sent = story.look().iter().find_map(|effect| match effect {
         Effect::Worker {
             request: Request::Compare { runs, .. },
             ..
-        } => Some(runs),
+        } => Some(runs.clone()),
         _ => None,
     });
     let sent = sent.expect("the worker is asked");
@@ -272,7 +272,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     let labels = [0, 1].map(|run| json["runs"][run]["label"].as_str().map(str::to_owned));
     assert_eq!(
         labels.map(Option::unwrap),
-        ["snapkv[w=8]", "snapkv[sinks=0,w=8]"]
+        ["snapkv[w=8]", "snapkv[w=8,sinks=0]"]
     );
 }
 
