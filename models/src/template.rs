@@ -38,8 +38,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a file: `tokenizer.chat_template`, else the one named `default`. Where a file has none, the format that
-    /// its control tokens belong to; where they belong to none, plain text ([`Self::note`]).
+    /// The template of a file: `tokenizer.chat_template`, else the one named `default`. Where a file has none, a format of ours
+    /// ([`Self::note`]): that of its control tokens for a chat model, else plain text.
     ///
     /// # Errors
     /// `Template` when it does not compile, `BadValue`.
@@ -52,7 +52,7 @@ impl ChatTemplate {
         };
         let (source, note) = match own {
             Some(source) => (source, None),
-            None => families::known_format(tokenizer),
+            None => families::known_format(gguf, tokenizer)?,
         };
         let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_owned());
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));

@@ -1,7 +1,8 @@
 //! Formats of conversations by their control tokens, for model files that have lost their template. Each is ours, and writes what
 //! models of the family were trained on in its plainest form.
 
-use crate::Tokenizer;
+use crate::gguf::Gguf;
+use crate::{ModelError, Tokenizer};
 
 /// A format and the control tokens that it writes.
 struct Format {
@@ -47,30 +48,47 @@ const FORMATS: &[Format] = &[
 /// What models with `<|im_start|>` and without a template of their own were trained on.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-/// For models that were taught no conversation.
+/// For models that were taught no conversation: base models, and vocabularies without such control tokens.
 const PLAIN: &str = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}";
 
-/// The format that a vocabulary without a template was made for, and the sentence that says so.
-pub(super) fn known_format(tokenizer: &Tokenizer) -> (&'static str, Option<String>) {
-    let has = |mark: &&str| {
-        tokenizer
-            .token_id(mark)
-            .is_some_and(|id| tokenizer.is_control(id))
+/// The format for a file without a template, and the sentence that says so: that of the vocabulary's control tokens for a chat model, else plain
+/// text. A base model has such tokens too, and was not trained on them: Gemma 3 270M answers 0 of 9 planted facts in Gemma's format and 7 in
+/// plain text.
+pub(super) fn known_format(
+    gguf: &Gguf,
+    tokenizer: &Tokenizer,
+) -> Result<(&'static str, Option<String>), ModelError> {
+    let control = |mark: &&str| {
+        let id = tokenizer.token_id(mark);
+        id.filter(|&id| tokenizer.is_control(id))
     };
-    match FORMATS.iter().find(|format| format.marks.iter().all(has)) {
-        Some(format) => (
-            format.source,
-            Some(format!(
+    let known = FORMATS
+        .iter()
+        .find(|format| format.marks.iter().all(|mark| control(mark).is_some()));
+    if let Some(format) = known {
+        let mut marks = format.marks.iter().filter_map(control);
+        let end = gguf.whole("tokenizer.ggml.eot_token_id")?;
+        let ends = |id: u32| Some(id) == tokenizer.eos() || Some(u64::from(id)) == end;
+        if marks.any(ends) || is_named_chat(gguf)? {
+            let note = format!(
                 "the model file has no chat template; its control tokens are those of {} format, which is used",
                 format.name
-            )),
-        ),
-        None => (
-            PLAIN,
-            Some(
-                "the model file has no chat template and no control tokens of one; it gets plain text, so its answer may not end by itself: an instruction-tuned model answers better"
-                    .to_owned(),
-            ),
-        ),
+            );
+            return Ok((format.source, Some(note)));
+        }
     }
+    let note = "the model file has no chat template; it gets plain text, so its answer may not end by itself: an instruction-tuned model answers better";
+    Ok((PLAIN, Some(note.to_owned())))
+}
+
+/// Whether a word of the model's names is one of those that makers give chat models.
+fn is_named_chat(gguf: &Gguf) -> Result<bool, ModelError> {
+    for key in ["general.name", "general.finetune"] {
+        let name = gguf.text(key)?.unwrap_or_default().to_ascii_lowercase();
+        let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        if words.any(|word| matches!(word, "instruct" | "inst" | "chat" | "it")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
