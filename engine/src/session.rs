@@ -174,13 +174,14 @@ impl Engine {
     }
 }
 
-/// What of the program itself comes into memory while it answers: pages of code that have not run yet, the template engine, threads'
-/// scratch. Measured as what was left over, 6 to 7 MB whatever the model.
-const STILL_TO_COME: u64 = 6 << 20;
+/// Pages of the program's code and what it still allocates while it answers (the template engine, threads' scratch), whatever the model:
+/// measured, 11 to 12 MiB. Code that is resident at start cannot be counted instead: it differs by 4 MiB from one start to the next, by what the
+/// system reads ahead.
+const CODE_BYTES: u64 = 12 << 20;
 
-/// The program's memory is counted up to a multiple of this. What is resident differs by some hundred KiB from one start to the next;
-/// without rounding, the same limit of memory would give another number of rows, and a saved reading would not be found again.
-const COARSE: u64 = 4 << 20;
+/// The program's memory is counted up to a multiple of this, because its heap differs by some hundred KiB from one start to the next. Without
+/// rounding, the same memory limit would give another number of rows, and a saved reading would not be found again.
+const PROGRAM_STEP: u64 = 4 << 20;
 
 /// A model ready to answer, and how it stores what it keeps. Copies share the model.
 #[derive(Clone)]
@@ -214,8 +215,9 @@ impl Engine {
 
     /// [`Engine::open`] with what a person set.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
-        let program = crate::resident_bytes()
-            .map_or(0, |bytes| (bytes + STILL_TO_COME).next_multiple_of(COARSE));
+        let program = crate::system::heap_bytes().map_or(0, |bytes| {
+            (bytes + CODE_BYTES).next_multiple_of(PROGRAM_STEP)
+        });
         let model = Model::open_with(path, options).map_err(|error| EngineError::Open {
             path: path.to_owned(),
             error,
@@ -254,8 +256,7 @@ impl Engine {
         Ok(opened.model.take_card(device)?)
     }
 
-    /// Bytes of the program itself: what the process had resident before it opened the model, where the system says, and what of its
-    /// code and the like will still come into memory.
+    /// Bytes of the program itself, where the system says: what the process had allocated before it opened the model, and its code.
     pub fn program_bytes(&self) -> u64 {
         self.opened.program
     }

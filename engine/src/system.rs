@@ -10,6 +10,11 @@ pub fn resident_bytes() -> Option<u64> {
     kib("/proc/self/status", "VmRSS:")
 }
 
+/// Memory that the process has allocated and used, without mapped files such as its own code, in bytes.
+pub(crate) fn heap_bytes() -> Option<u64> {
+    kib("/proc/self/status", "RssAnon:")
+}
+
 /// Memory that programs could still take without swapping, in bytes.
 pub fn available_memory() -> Option<u64> {
     kib("/proc/meminfo", "MemAvailable:")
