@@ -9,7 +9,6 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, Policy};
 
 use crate::answering::{Answering, PromptRead};
-use crate::auto;
 use crate::estimate::{agnostic_note, budget_note, fitted_note};
 use crate::prefill::CHUNK;
 use crate::vault::{VaultAccess, VaultUse};
@@ -240,7 +239,7 @@ impl Engine {
         };
         let tokens = prompted.shape.tokens;
         let fitted = self.within(policy, prompted, memory, wanted, beside)?;
-        let costs = auto::costs_in_words(method, (fitted.rows, tokens), fitted.cache);
+        let costs = self.costs_in_words(method, (fitted.rows, tokens), fitted.cache);
         Ok(Fitting {
             budget: fitted.rows,
             chunk: fitted.chunk,

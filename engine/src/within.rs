@@ -12,7 +12,6 @@
 use kept_kernels::{CacheType, PackedRows};
 use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
-use crate::auto;
 use crate::prefill::{CHUNK, carrying_bytes, place_on_card};
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
@@ -280,7 +279,7 @@ impl Engine {
                 }
                 Err(error) => return Err(error),
             };
-            let costs = auto::costs(&method.name, rows as f64 / tokens.max(1) as f64, cache);
+            let costs = self.costs(&method.name, rows as f64 / tokens.max(1) as f64, cache);
             if best.as_ref().is_none_or(|(least, _)| costs < *least) {
                 best = Some((costs, held));
             }
@@ -311,8 +310,8 @@ impl Engine {
         let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
         format!(
             "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats of rounding beside {:.4} of what {} leaves out",
-            auto::costs("full", 1.0, cache),
-            auto::costs(&method.name, share, CacheType::F32),
+            self.costs("full", 1.0, cache),
+            self.costs(&method.name, share, CacheType::F32),
             method.name
         )
     }

@@ -1,14 +1,14 @@
 //! `--method auto`: method and budget for a model, a document and the memory there is, picked from measured fidelity.
 //!
-//! What was measured is in `measured.json`, which `scripts/measure-fidelity` makes: for every method and share of the prompt the KL
-//! divergence from the full cache along its answer, and how often a planted fact is answered; for streaming, perplexity along a
-//! book. The rules, in this order:
+//! What was measured is in `measured.json`, which `scripts/measure-fidelity` makes with real models. Rule, figures and limits are in
+//! `docs/auto.md`. In short:
 //!
-//! 1. A document beyond the model's window is streamed by the method that foretells a long text best, or by the one that keeps something
-//!    of every part of it, where that is hardly worse.
-//! 2. A small document keeps everything, if memory allows: nothing can be lost.
-//! 3. Else the smallest share at which the best method is as good as the full cache in our measurements, but never so few rows that
-//!    windows and sinks take most of them; of methods that are level, the first in the table. With a budget, the best at that budget.
+//! 1. A document longer than the model's context is streamed by the method that foretells a long text best, or by the one that keeps
+//!    something of every part of it, where that is hardly worse.
+//! 2. Everything is kept where that takes a quarter of the memory at most, and the document is small or its full cache no larger than the
+//!    weights (an answer then takes at most about twice as long).
+//! 3. Else, by what was measured on a model of the same kind (chat or base), the best method at the smallest share at which it was measured to be level with the full cache; at the largest measured share, if no
+//!    method is, or the prompt is longer than all that were measured. With a budget, the best at that budget.
 //!
 //! Not here: whether it fits (`within.rs` counts), and reading itself.
 
@@ -19,7 +19,7 @@ use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
 use crate::within::Prompted;
-use table::{Measured, Run, StreamedRun, measured};
+use table::{MeasuredModel, StreamedRun, measured};
 
 use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch};
 
@@ -28,8 +28,8 @@ pub const AUTO: &str = "auto";
 
 /// Tokens up to which a document is small.
 const SMALL_TOKENS: usize = 8192;
-/// The full cache of a small document takes at most this part of the memory there is.
-const SMALL_PART: u64 = 4;
+/// A full cache takes at most this part of the memory there is.
+const FULL_PART: u64 = 4;
 /// Fewer rows are no default: windows and sinks would take most of them.
 const LEAST_ROWS: usize = 256;
 
@@ -49,47 +49,55 @@ pub struct Chosen {
     pub free_bytes: Option<u64>,
     /// Mean KL divergence from the full cache that was measured at such a share; 0 for the full cache, nothing for streaming.
     pub kl: Option<f64>,
-    /// Share of planted facts that were answered there.
+    /// Share of planted facts that were answered there, of those that the full cache answers.
     pub right: Option<f64>,
     /// All of it in one sentence.
     pub reason: String,
 }
 
-/// What storing a share of a prompt's rows as `cache` under a method costs in nats of KL divergence from the full cache, by what was
-/// measured.
-pub(crate) fn costs(method: &str, share: f64, cache: CacheType) -> f64 {
-    let cut = match method {
-        "full" => 0.0,
-        _ => measured().cutting(method, share),
-    };
-    cut + measured().rounding(cache.name())
-}
+impl Engine {
+    /// What was measured on a model of this one's kind.
+    fn measured(&self) -> &'static MeasuredModel {
+        let template = self.model().chat_template();
+        measured().like(template.is_ok_and(|template| template.note().is_none()))
+    }
 
-/// What keeping `(rows, tokens)` of a prompt as `cache` costs under `method`, in words.
-pub(crate) fn costs_in_words(
-    method: &Method,
-    (rows, tokens): (usize, usize),
-    cache: CacheType,
-) -> String {
-    let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
-    format!(
-        "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
-        measured().model,
-        if measured().knows(&method.name) {
-            ""
-        } else {
-            "at most "
-        },
-        costs(&method.name, share, cache)
-    )
+    /// What storing a share of a prompt's rows as `cache` under a method costs in nats of KL divergence from the full cache, by what was
+    /// measured.
+    pub(crate) fn costs(&self, method: &str, share: f64, cache: CacheType) -> f64 {
+        let cut = match method {
+            "full" => 0.0,
+            _ => self.measured().cutting(method, share),
+        };
+        cut + measured().rounding(cache.name())
+    }
+
+    /// What keeping `(rows, tokens)` of a prompt as `cache` costs under `method`, in words.
+    pub(crate) fn costs_in_words(
+        &self,
+        method: &Method,
+        (rows, tokens): (usize, usize),
+        cache: CacheType,
+    ) -> String {
+        let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
+        format!(
+            "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
+            self.measured().basis(),
+            if self.measured().knows(&method.name) {
+                ""
+            } else {
+                "at most "
+            },
+            self.costs(&method.name, share, cache)
+        )
+    }
 }
 
 /// The method that keeps rows of every part of a text, the further back the fewer: it is taken for texts beyond a model's window unless
 /// another foretells them better by more than [`ALIKE`].
 const EVERYWHERE: &str = "treekv";
-/// Perplexities of methods along a long text that are not told apart: the model that was measured foretells running text little better than by
-/// guessing.
-const ALIKE: f64 = 1.25;
+/// Perplexities of methods along a long text that are not told apart.
+const ALIKE: f64 = 1.05;
 
 /// How well `method` reads on beyond a model's window, in words.
 pub(crate) fn streaming_in_words(method: &Method) -> String {
@@ -105,7 +113,7 @@ pub(crate) fn streaming_in_words(method: &Method) -> String {
     );
     format!(
         "in our measurements with {} its perplexity along a long text {own}, the best method's {best:.0}",
-        table.model
+        table.models[0].name
     )
 }
 
@@ -163,7 +171,7 @@ impl Engine {
         self.choose_cut(&case)
     }
 
-    /// Everything, if that is little.
+    /// Everything, if that takes little memory and time.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.shape.tokens;
         let method = plain("full");
@@ -171,10 +179,11 @@ impl Engine {
         let cache = self.kv_bytes_full(tokens);
         let fits = case
             .free
-            .is_none_or(|free| expected <= free && cache <= free / SMALL_PART);
-        Ok((tokens <= SMALL_TOKENS && fits).then(|| Chosen {
+            .is_none_or(|free| expected <= free && cache <= free / FULL_PART);
+        let quick = tokens <= SMALL_TOKENS || cache <= self.model().weights_bytes();
+        Ok((quick && fits).then(|| Chosen {
             reason: format!(
-                "full, every one of {tokens} rows, {}: the document is small, and with its full cache of {} nothing is lost{}",
+                "full, every one of {tokens} rows, {}: with the full cache of {} nothing is lost{}",
                 self.cache_type(),
                 in_words(cache),
                 free_in_words(case)
@@ -191,36 +200,52 @@ impl Engine {
 
     fn choose_cut(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
         let tokens = case.shape.tokens;
-        let table = measured();
+        let table = self.measured();
         let given = case
             .budget
             .map(|budget| self.budget_rows(Some(budget), tokens));
         let wanted = match given.transpose()? {
             Some(rows) => rows,
-            None => ((table.enough() * tokens as f64).ceil() as usize).max(LEAST_ROWS),
+            None => ((table.enough(tokens) * tokens as f64).ceil() as usize).max(LEAST_ROWS),
         };
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
-        // Little memory makes a smaller share, and that perhaps another method.
-        let mut run = self.best_of(table, share(wanted))?;
-        let (mut rows, mut cache) = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
+        // Little memory makes a smaller share, and that perhaps another method. A share of the prompt was rounded down to rows: 25 % is to
+        // find what was measured at 25 %.
+        let fitting = |rows: usize| {
+            let mut refusal = None;
+            for run in table.ranked(share(rows + 1)) {
+                match self.rows_that_fit(case, &plain(&run.method), wanted, false) {
+                    Ok((rows, cache)) => return Ok((run, rows, cache)),
+                    // A method that reads a prompt again needs more.
+                    Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(refusal.expect("the table names methods"))
+        };
+        let (mut run, mut rows, mut cache) = fitting(wanted)?;
         if rows < wanted {
-            run = self.best_of(table, share(rows))?;
-            (rows, cache) = self.rows_that_fit(case, &plain(&run.method), wanted, false)?;
+            (run, rows, cache) = fitting(rows)?;
         }
         let method = plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
         Ok(Chosen {
             reason: format!(
-                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements with {} at {:.0} % it answers {:.0} % of planted facts, {:.3} nats from the full cache, and {cache} costs {:.4}{}",
+                "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements with {} at {:.0} % it answers {:.0} % of the {} facts that the full cache answers, {:.3} nats from it, and {cache} costs {:.4}{}{}",
                 run.method,
                 100.0 * share(rows),
-                table.model,
+                table.basis(),
                 100.0 * run.share,
                 100.0 * run.right,
+                table.answered,
                 run.kl,
-                table.rounding(cache.name()),
+                measured().rounding(cache.name()),
+                match tokens > table.longest() {
+                    true => "; no prompt this long was measured",
+                    false => "",
+                },
                 free_in_words(case)
             ),
             method,
@@ -228,13 +253,9 @@ impl Engine {
             cache,
             expected_bytes,
             free_bytes: case.free,
-            kl: Some(run.kl + table.rounding(cache.name())),
+            kl: Some(run.kl + measured().rounding(cache.name())),
             right: Some(run.right),
         })
-    }
-
-    fn best_of<'m>(&self, table: &'m Measured, share: f64) -> Result<&'m Run, EngineError> {
-        Ok(table.best(share).expect("the table names methods"))
     }
 
     fn choose_streaming(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
@@ -250,7 +271,7 @@ impl Engine {
                 run,
                 format!(
                     "it keeps something of every part of a text, and foretells a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
-                    measured().model,
+                    measured().models[0].name,
                     run.perplexity,
                     best.method,
                     best.perplexity,
@@ -261,7 +282,7 @@ impl Engine {
                 best,
                 format!(
                     "of the methods that can read beyond the model's window it foretells a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0})",
-                    measured().model,
+                    measured().models[0].name,
                     best.perplexity,
                     worst.perplexity
                 ),

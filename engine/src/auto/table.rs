@@ -1,4 +1,5 @@
-//! What `measured.json` says: figures of every method at every share that was measured, and who is best where.
+//! What `measured.json` says: figures of every method at every share that was measured, on a chat model and on a base model, and who is best
+//! where.
 
 use std::sync::OnceLock;
 
@@ -7,12 +8,17 @@ use serde::Deserialize;
 /// A mean divergence below this, in nats, is no difference that an answer shows.
 const LEVEL: f64 = 0.01;
 
-/// One line of what was measured, with rows of f32.
-#[derive(Debug, Clone, Deserialize)]
+/// With fewer prompts than this a mean says little.
+const ENOUGH_PROMPTS: usize = 10;
+
+/// A method at a share of the prompt's rows, stored as f32: means over the prompts of one model.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Run {
     pub(super) method: String,
     pub(super) share: f64,
+    /// KL divergence from the full cache along its answer, in nats.
     pub(super) kl: f64,
+    /// Planted facts that were answered, of those that the full cache answers.
     pub(super) right: f64,
 }
 
@@ -30,11 +36,25 @@ pub(super) struct CacheRun {
     pub(super) kl: f64,
 }
 
+/// One model and the prompts it was measured on.
+#[derive(Debug, Deserialize)]
+pub(super) struct MeasuredModel {
+    pub(super) name: String,
+    /// Its file has a chat template. Methods do not rank alike on both kinds: KVzip asks a model to repeat the text, which a base model cannot.
+    pub(super) chat: bool,
+    /// Number of prompts, each with a planted fact.
+    pub(super) prompts: usize,
+    /// Tokens of the shortest and of the longest prompt.
+    pub(super) tokens: [usize; 2],
+    /// Facts that the full cache answers.
+    pub(super) answered: usize,
+    pub(super) runs: Vec<Run>,
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Measured {
-    /// Its name.
-    pub(super) model: String,
-    pub(super) runs: Vec<Run>,
+    /// A chat model, which is the one of `caches` and `streaming`, and a base model.
+    pub(super) models: Vec<MeasuredModel>,
     pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
 }
@@ -46,67 +66,81 @@ pub(super) fn measured() -> &'static Measured {
     })
 }
 
-impl Measured {
+impl MeasuredModel {
+    fn of(&self, method: &str) -> Vec<&Run> {
+        self.runs
+            .iter()
+            .filter(|run| run.method == method)
+            .collect()
+    }
+
     /// What was measured of `method` at the largest share up to `share`; at the smallest there is, if all are larger.
     fn at(&self, method: &str, share: f64) -> Option<&Run> {
-        let own = || self.runs.iter().filter(|run| run.method == method);
-        let below = own().filter(|run| run.share <= share + 1e-9);
-        let best = below.max_by(|a, b| a.share.total_cmp(&b.share));
-        best.or_else(|| own().min_by(|a, b| a.share.total_cmp(&b.share)))
+        let mut own = self.of(method);
+        own.sort_by(|a, b| a.share.total_cmp(&b.share));
+        let below = own.iter().rev().find(|run| run.share <= share + 1e-9);
+        below.or(own.first()).copied()
     }
 
-    /// What keeping `share` of a prompt under `method` costs in nats, between what was measured on both sides of it by the logarithm of
-    /// the share; nothing where everything is kept. Of a method that was not measured the most that one costs there.
-    pub(super) fn cutting(&self, method: &str, share: f64) -> f64 {
-        let of = |method: &str| {
-            let own = self.runs.iter().filter(|run| run.method == method);
-            let mut points: Vec<(f64, f64)> = own.map(|run| (run.share.ln(), run.kl)).collect();
-            points.push((0.0, 0.0));
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let at = share.clamp(1e-9, 1.0).ln();
-            match points.iter().position(|point| point.0 >= at) {
-                None => 0.0,
-                // Fewer rows than were ever measured cost more: as much more as there are fewer.
-                Some(0) => points[0].1 * (points[0].0 - at).exp(),
-                Some(above) => {
-                    let (low, high) = (points[above - 1], points[above]);
-                    low.1 + (high.1 - low.1) * (at - low.0) / (high.0 - low.0)
-                }
-            }
-        };
-        match self.knows(method) {
-            true => of(method),
-            false => self
-                .runs
-                .iter()
-                .map(|run| of(&run.method))
-                .fold(0.0, f64::max),
-        }
+    /// Its name, and how many prompts of what lengths, in words.
+    pub(super) fn basis(&self) -> String {
+        let [shortest, longest] = self.tokens;
+        format!(
+            "{} on {} prompts of {shortest} to {longest} tokens",
+            self.name, self.prompts
+        )
     }
 
-    /// Whether a method was measured, or loses nothing.
-    pub(super) fn knows(&self, method: &str) -> bool {
-        method == "full" || self.runs.iter().any(|run| run.method == method)
+    /// Tokens of the longest prompt that was measured.
+    pub(super) fn longest(&self) -> usize {
+        self.tokens[1]
     }
 
-    /// What storing rows as `cache` costs in nats.
-    pub(super) fn rounding(&self, cache: &str) -> f64 {
-        let found = self.caches.iter().find(|run| run.cache == cache);
-        found.map_or(0.0, |run| run.kl)
-    }
-
-    /// The best method at `share`: of those that are level with the best there, the first of the table.
-    pub(super) fn best(&self, share: f64) -> Option<&Run> {
+    /// The methods, in the order of the table.
+    fn methods(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for run in &self.runs {
             if !names.contains(&run.method.as_str()) {
                 names.push(&run.method);
             }
         }
-        let runs: Vec<&Run> = names
-            .iter()
-            .filter_map(|name| self.at(name, share))
-            .collect();
+        names
+    }
+
+    /// Whether a method was measured, or loses nothing.
+    pub(super) fn knows(&self, method: &str) -> bool {
+        method == "full" || !self.of(method).is_empty()
+    }
+
+    /// What keeping `share` of a prompt under `method` costs in nats, between what was measured on both sides of it by the logarithm of
+    /// the share; nothing where everything is kept. Of a method that was not measured the most that one costs there.
+    pub(super) fn cutting(&self, method: &str, share: f64) -> f64 {
+        if !self.knows(method) {
+            let all = self.methods().into_iter();
+            return all
+                .map(|method| self.cutting(method, share))
+                .fold(0.0, f64::max);
+        }
+        let own = self.of(method).into_iter();
+        let mut points: Vec<(f64, f64)> = own.map(|run| (run.share.ln(), run.kl)).collect();
+        points.push((0.0, 0.0));
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let at = share.clamp(1e-9, 1.0).ln();
+        match points.iter().position(|point| point.0 >= at) {
+            None => 0.0,
+            // Fewer rows than were ever measured cost more: as much more as there are fewer.
+            Some(0) => points[0].1 * (points[0].0 - at).exp(),
+            Some(above) => {
+                let (low, high) = (points[above - 1], points[above]);
+                low.1 + (high.1 - low.1) * (at - low.0) / (high.0 - low.0)
+            }
+        }
+    }
+
+    /// The best method at `share`: of those that are level with the best there, the one that answers most facts, then the first of the table.
+    pub(super) fn best(&self, share: f64) -> Option<&Run> {
+        let methods = self.methods();
+        let runs: Vec<&Run> = methods.iter().filter_map(|m| self.at(m, share)).collect();
         let least = runs.iter().map(|run| run.kl).fold(f64::INFINITY, f64::min);
         let most = runs.iter().filter(|run| run.kl <= least + LEVEL);
         let right = most.clone().map(|run| run.right).fold(0.0, f64::max);
@@ -114,16 +148,39 @@ impl Measured {
         level.next().copied()
     }
 
-    /// The smallest share at which the best method is level with the full cache; the largest there is, if none is.
-    pub(super) fn enough(&self) -> f64 {
+    /// All methods at `share`: the best first, then the others by what they cost.
+    pub(super) fn ranked(&self, share: f64) -> Vec<&Run> {
+        let best = self.best(share);
+        let methods = self.methods();
+        let mut runs: Vec<&Run> = methods.iter().filter_map(|m| self.at(m, share)).collect();
+        runs.sort_by(|a, b| a.kl.total_cmp(&b.kl));
+        runs.sort_by_key(|run| best != Some(run));
+        runs
+    }
+
+    /// The smallest share at which the best method is level with the full cache; the largest there is, if none is, for prompts longer than any
+    /// that was measured, and where few were measured.
+    pub(super) fn enough(&self, tokens: usize) -> f64 {
         let mut shares: Vec<f64> = self.runs.iter().map(|run| run.share).collect();
         shares.sort_by(f64::total_cmp);
-        let level = |share: &&f64| {
-            let best = self.best(**share);
-            best.is_some_and(|run| run.kl <= LEVEL && run.right >= 1.0)
-        };
-        let found = shares.iter().find(level).or(shares.last());
-        found.copied().unwrap_or(1.0)
+        let level = |share: &&f64| self.best(**share).is_some_and(|run| run.kl <= LEVEL);
+        let known = tokens <= self.longest() && self.prompts >= ENOUGH_PROMPTS;
+        let found = shares.iter().find(|share| known && level(share));
+        found.or(shares.last()).copied().unwrap_or(1.0)
+    }
+}
+
+impl Measured {
+    /// The model of the same kind: with a chat template, or without.
+    pub(super) fn like(&self, chat: bool) -> &MeasuredModel {
+        let found = self.models.iter().find(|model| model.chat == chat);
+        found.unwrap_or(&self.models[0])
+    }
+
+    /// What storing rows as `cache` costs in nats.
+    pub(super) fn rounding(&self, cache: &str) -> f64 {
+        let found = self.caches.iter().find(|run| run.cache == cache);
+        found.map_or(0.0, |run| run.kl)
     }
 }
 
@@ -131,15 +188,22 @@ impl Measured {
 mod tests {
     use super::*;
 
-    fn table() -> Measured {
-        let run = |method: &str, share, kl, right| Run {
+    fn run(method: &str, share: f64, kl: f64, right: f64) -> Run {
+        Run {
             method: method.to_owned(),
             share,
             kl,
             right,
-        };
-        Measured {
-            model: "a model".to_owned(),
+        }
+    }
+
+    fn table() -> MeasuredModel {
+        MeasuredModel {
+            name: "a model".to_owned(),
+            chat: true,
+            prompts: 10,
+            tokens: [500, 7000],
+            answered: 4,
             runs: vec![
                 run("a", 0.1, 0.3, 0.8),
                 run("a", 0.5, 0.0, 1.0),
@@ -147,13 +211,6 @@ mod tests {
                 run("b", 0.5, 0.005, 1.0),
                 run("c", 0.1, 0.1, 1.0),
             ],
-            caches: [("f16", 1e-6), ("q8_0", 1e-3), ("q4_0", 0.05)]
-                .map(|(cache, kl)| CacheRun {
-                    cache: cache.to_owned(),
-                    kl,
-                })
-                .into(),
-            streaming: Vec::new(),
         }
     }
 
@@ -166,8 +223,7 @@ mod tests {
         assert_eq!(cost("a", 0.05), 0.6, "twice as few rows as were measured");
         let between = cost("b", 0.2);
         assert!(between < 0.1 && between > 0.005, "{between}");
-        assert_eq!(cost("nobody", 0.1), 0.3, "the most that one costs");
-        assert_eq!((table.rounding("q4_0"), table.rounding("f32")), (0.05, 0.0));
+        assert_eq!(cost("unknown", 0.1), 0.3, "the most that one costs");
     }
 
     #[test]
@@ -178,23 +234,42 @@ mod tests {
         assert_eq!(name(0.3), Some("c"), "nothing was measured in between");
         assert_eq!(name(0.5), Some("a"), "level with b, and before it");
         assert_eq!(name(0.01), Some("c"), "below all that was measured");
-        assert_eq!(table.enough(), 0.5);
+        assert_eq!(table.enough(7000), 0.5);
+        let ranked = table.ranked(0.1).into_iter().map(|run| run.method.as_str());
+        assert_eq!(ranked.collect::<Vec<_>>(), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn beyond_what_was_measured_the_largest_share_is_kept() {
+        let mut table = table();
+        table.runs.push(run("d", 0.1, 0.0, 1.0));
+        assert_eq!(table.enough(7000), 0.1);
+        assert_eq!(table.enough(7001), 0.5);
+        table.prompts = 9;
+        assert_eq!(table.enough(7000), 0.5);
     }
 
     #[test]
     fn the_committed_table_is_whole() {
         let table = measured();
-        for run in &table.runs {
-            assert!(kept_policies::find(&run.method).is_ok(), "{}", run.method);
-            assert!(run.share > 0.0 && run.share < 1.0 && run.kl >= 0.0);
-            assert!((0.0..=1.0).contains(&run.right));
+        for model in &table.models {
+            assert!(model.answered > 0 && model.answered <= model.prompts);
+            for run in &model.runs {
+                assert!(kept_policies::find(&run.method).is_ok(), "{}", run.method);
+                assert!(run.share > 0.0 && run.share < 1.0 && run.kl >= 0.0);
+                assert!((0.0..=1.0).contains(&run.right));
+            }
         }
         let rounding = ["f32", "f16", "q8_0", "q4_0"].map(|cache| table.rounding(cache));
         assert!(
             rounding.is_sorted() && rounding[3] > rounding[1],
             "{rounding:?}"
         );
-        assert!(table.best(0.25).is_some() && table.enough() < 1.0);
+        for chat in [true, false] {
+            let model = table.like(chat);
+            assert_eq!(model.chat, chat);
+            assert!(model.best(0.25).is_some() && model.enough(1000) < 1.0);
+        }
         let named = table.streaming.iter().map(|run| run.method.as_str());
         let mut named: Vec<&str> = named.collect();
         let mut able = kept_policies::STREAMING.to_vec();

@@ -30,7 +30,7 @@ fn title(method: &str) -> &str {
 pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     let title = title(&chosen.method.name);
     if chosen.method.name == "full" {
-        return "The document is short: all of it stays in memory, so nothing is lost.".to_owned();
+        return "All of the document stays in memory, so nothing is lost.".to_owned();
     }
     let Some(kl) = chosen.kl else {
         return match chosen.method.name.as_str() {
@@ -53,7 +53,7 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
         false => format!("{share:.0} % of the document is kept"),
     };
     format!(
-        "{kept}: with {title} {why} in our measurements, and {found:.0} % of hidden facts were found."
+        "{kept}: with {title} {why} in our measurements, and {found:.0} % of hidden facts were still found."
     )
 }
 
@@ -221,7 +221,7 @@ mod tests {
         let cut = taken("snapkv", 250, Some(0.0008));
         assert_eq!(
             chosen(&cut, 1000, false),
-            "25 % of the document is kept: with SnapKV answers were as with all of it in our measurements, and 100 % of hidden facts were found."
+            "25 % of the document is kept: with SnapKV answers were as with all of it in our measurements, and 100 % of hidden facts were still found."
         );
         assert!(chosen(&cut, 1000, true).starts_with("25 % of the sample"));
         let little = taken("snapkv", 50, Some(0.2));
