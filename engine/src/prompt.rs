@@ -253,6 +253,22 @@ struct Frame {
 }
 
 impl Frame {
+    /// A model is asked nothing but the question. Right answers to the 105 questions of `tests/qa` that the documents answer, of
+    /// SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data tests/qa --model smollm2 --methods full
+    /// --max-tokens 48`, 95 % confidence: 8 questions more or less):
+    ///
+    /// ```text
+    /// before the question                                               right   declines wrongly, rightly (of 15)
+    /// "Question:"                                                         22       0       0
+    /// "Based on the document above, answer this question:"                23       2       0
+    /// "Question:", and before the document "Answer ... from this ..."     24       1       0
+    /// "Answer the question in one sentence, from the document above."     22       0       0
+    /// "Question:", and behind it "Answer in a few words."                 19       0       0
+    /// "Answer from the document. If it does not say, answer that ..."     14      70      10
+    /// ```
+    ///
+    /// The first four do not differ; an invitation to decline has a small model decline nearly everything.
+    ///
     /// `None` where the template does not write what it is given, once and in order.
     fn new(template: &ChatTemplate, thinking: bool) -> Result<Option<Self>, EngineError> {
         let message = Message {
