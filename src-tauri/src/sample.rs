@@ -63,6 +63,6 @@ mod tests {
     fn five_questions_are_offered() {
         let offered = suggestions();
         assert_eq!(offered.len(), 5);
-        assert_eq!(offered[0], "What is the locker code of Ann Quorvin?");
+        assert_eq!(offered[0], "What colour is the flag of the ship Palova?");
     }
 }

@@ -38,7 +38,7 @@ async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
         })
         .await;
     let turn = done.turns[0].clone();
-    assert!(turn.answer.contains("4711"), "{}", turn.answer);
+    assert!(turn.answer.contains("crimson"), "{}", turn.answer);
     assert!(!turn.sources.is_empty());
     let facts = turn.facts.as_ref().expect("facts");
     assert_eq!(facts.finish, "end");

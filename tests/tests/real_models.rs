@@ -11,7 +11,7 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::Model;
 use kept_engine::policies::{build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, Limits, Method, Sampling};
+use kept_engine::{AUTO, Answer, Ask, Engine, Limits, Method, Sampling};
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::fetched::{self, fingerprint, skip};
@@ -297,6 +297,56 @@ fn smollm2_answers_under_every_method() {
 #[test]
 fn gemma_answers_under_every_method() {
     assert_methods(GEMMA);
+}
+
+/// The questions that are offered for the sample, as the app window asks them: `auto` at a quarter of the rows.
+fn assert_sample(engine: &Engine) {
+    let sample = golden::repository().join("assets/sample.txt");
+    let document = Document::open(&sample).expect("the sample");
+    let questions = golden::read_json(&golden::repository().join("assets/sample.json"));
+    let more = questions["more"].as_array().expect("more");
+    let place = Place::default();
+    for asked in [&questions].into_iter().chain(more) {
+        let text = |name: &str| asked[name].as_str().expect(name);
+        let ask = Ask {
+            document: &document,
+            question: text("question"),
+            method: &method(AUTO),
+            budget: Some("25%".parse().expect("a budget")),
+            sampling: &Sampling::default(),
+            max_tokens: ANSWER,
+            thinking: false,
+            limits: Limits::default(),
+            vault: Some(Vaults {
+                folder: &place.vaults,
+                kind: PackedRows::F16,
+            }),
+        };
+        let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+        let answer = answer.expect("an answer");
+        let chosen = answer.chosen.expect("a choice");
+        assert!(
+            answer.text.contains(text("answer")),
+            "{} {}: {}",
+            text("question"),
+            chosen.reason,
+            answer.text
+        );
+    }
+}
+
+#[test]
+fn smollm2_answers_what_is_offered_for_the_sample() {
+    let Some((path, _)) = fetched(SMOLLM2) else {
+        return;
+    };
+    assert_sample(&Engine::open(&path).expect("the model opens"));
+}
+
+#[test]
+fn the_model_in_the_box_answers_what_is_offered_for_the_sample() {
+    let mini = golden::repository().join("assets/mini.gguf");
+    assert_sample(&Engine::open(&mini).expect("the model opens"));
 }
 
 /// A package index of one folder, with a package that holds `bytes` for the model.

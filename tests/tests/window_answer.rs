@@ -2,7 +2,7 @@
 //! engine's death, restarts and long documents have stories of their own beside this one.
 #![cfg(target_os = "linux")]
 
-use kept_tests::window::{ANSWER, Home, QUESTION, answered, first_start, turn};
+use kept_tests::window::{ANSWER, Home, OFFERED, QUESTION, answered, first_start, turn};
 use serde_json::{Value, json};
 
 #[test]
@@ -12,7 +12,7 @@ fn a_first_start_shows_the_sample_and_offers_its_first_question() {
     let app = first_start(&home);
     assert_eq!(
         app.texts("suggestion").first().map(String::as_str),
-        Some(QUESTION)
+        Some(OFFERED)
     );
     let text = app.text("document").expect("a document");
     let sample =
@@ -36,7 +36,7 @@ fn a_first_start_shows_the_sample_and_offers_its_first_question() {
             asked.or_else(|| Some(app.field("composer")).filter(|f| !f.is_empty()))
         },
     );
-    assert!(question.contains(QUESTION), "{question}");
+    assert!(question.contains(OFFERED), "{question}");
     app.close();
 }
 

@@ -20,7 +20,7 @@ pub use app::{App, Launch, PATIENCE};
 pub use dialog::Dialog;
 pub use display::Display;
 pub use files::{Home, pages_pdf, words};
-pub use page::{ANSWER, Notice, QUESTION, answered, first_start};
+pub use page::{ANSWER, Notice, OFFERED, QUESTION, answered, first_start};
 pub use process::{Process, built, processes_below};
 pub use webdriver::{DriverError, WebDriver};
 

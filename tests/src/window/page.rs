@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use super::app::{App, Launch};
 use super::files::Home;
 
-/// The first question that the sample document offers.
+/// The first question that is offered for the sample document.
+pub const OFFERED: &str = "What colour is the flag of the ship Palova?";
+
+/// A question on the sample document that the model in the box answers under every method that looks for it.
 pub const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 
 /// What its answer has to have in it.
