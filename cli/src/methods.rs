@@ -1,6 +1,6 @@
 //! `kept methods`: every method, what it keeps, when it acts, where its rows stand, what can be set, and where it was published.
 //!
-//! Everything printed comes from the methods' own files; the README's table is `--markdown`, and a test holds them together.
+//! Everything printed comes from the methods' own files. `--markdown` prints the table of docs/methods.md; a test compares the two.
 
 use kept_engine::Method;
 use kept_engine::policies::{self, MethodInfo, Parameter};

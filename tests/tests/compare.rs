@@ -1,4 +1,4 @@
-//! `kept compare` and `kept methods` as a script uses them: every promised field, refusals in one line, the README's table.
+//! `kept compare` and `kept methods` as a script uses them: every promised field, refusals in one line, the table of docs/methods.md.
 
 use std::ffi::OsString;
 
@@ -293,17 +293,18 @@ fn methods_lists_what_the_registry_has() {
     kept(["methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
 }
 
-/// The README's table is what `kept methods --markdown` prints: `scripts/methods-table` puts it there.
+/// The table of docs/methods.md is what `kept methods --markdown` prints: `scripts/methods-table` writes it.
 #[test]
-fn the_table_in_the_readme_is_true() {
-    let readme = std::fs::read_to_string(golden::repository().join("README.md")).expect("README");
+fn the_table_of_methods_is_up_to_date() {
+    let path = golden::repository().join("docs/methods.md");
+    let page = std::fs::read_to_string(path).expect("docs/methods.md");
     let printed = kept(["methods", "--markdown"]);
     printed.succeeded();
     assert!(
-        readme.contains(&format!(
+        page.contains(&format!(
             "<!-- methods -->\n{}<!-- /methods -->\n",
             printed.stdout
         )),
-        "the README's table of methods is not what the methods say; run scripts/methods-table"
+        "docs/methods.md is not what `kept methods --markdown` prints; run scripts/methods-table"
     );
 }

@@ -1,5 +1,5 @@
 /**
- * How kept rows are stored, in words. The names are the engine's (`--cache` in the terminal); what each costs stands in the README.
+ * How kept rows are stored, in words. The names are the engine's (`--cache` in the terminal); their cost is in docs/benchmarks.md.
  */
 
 interface CacheType {
