@@ -27,11 +27,11 @@ test: setup-test page lint
 	$(CARGO) test --workspace --lib
 	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast
 
-# Two small real models, into the cache folder: for trying Kept, and for the tests that want one (--test real_models).
+# Two small real models, into the cache folder: for trying Kept, and for the tests that want one (--test models real_models).
 models:
 	@scripts/models
 
-# Published vocabularies, beside them and for tests alone (--test vocabularies).
+# Published vocabularies, beside them and for tests alone (--test models vocabularies).
 vocabularies: setup
 	@scripts/models vocabularies
 
@@ -72,17 +72,17 @@ golden:
 embedded: setup
 	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
 
-# The terminal program, the window's engine and their tests for NVIDIA's graphics cards, into target/cuda/programs; the engine also beside
+# The terminal program, the window's engine and their tests for NVIDIA GPUs, into target/cuda/programs; the engine also beside
 # the window as kept-worker-cuda, where `make run` finds it. Fetches the compiler by package; the programs need the driver only, and say so
 # where there is none. The first time it takes an hour or more on two cores: half of it candle's kernels, most of the rest linking the tests.
 cuda: setup
 	scripts/build-cuda
 
-# What only a graphics card can prove; builds nothing.
+# What only a GPU can prove; builds nothing.
 test-gpu:
 	@scripts/test-gpu "$$(scripts/target-dir)/cuda/programs"
 
-# Speed and memory on a graphics card, beside what the card can do at most; builds nothing.
+# Speed and memory on a GPU, beside what the GPU can do at most; builds nothing.
 bench-gpu:
 	@scripts/bench-gpu "$$(scripts/target-dir)/cuda/programs"
 

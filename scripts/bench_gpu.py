@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""What a graphics card does with Kept, as shares of what it can do at most; medians of runs that take turns.
+"""What a GPU does with Kept, as shares of what it can do at most; medians of runs that take turns.
 
-bench_gpu.py --kept KEPT --folder FOLDER [--out DIR] [--quick] [--runs N] [--parts card,peers] [--device cuda:0] [--seconds N] [--resume]
+bench_gpu.py --kept KEPT --folder FOLDER [--out DIR] [--quick] [--runs N] [--parts gpu,peers] [--device cuda:0] [--seconds N] [--resume]
 (scripts/bench-gpu calls it)
 
-Part `card`:
-1. What the card can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
+Part `gpu`:
+1. What the GPU can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
 2. Answering: an 8B and a 1B model in Q4_K_M after 2K tokens, as a share of the copy bandwidth; the 8B after 128K tokens with 2,048 rows, and beside
    the full cache after 32K and 128K tokens, with the ratio of the bytes that a token moves.
-3. The time to the first token after 8K, 32K and 128K tokens, the share of it that selecting takes, and the card's memory at the worst moment: as the
+3. The time to the first token after 8K, 32K and 128K tokens, the share of it that selecting takes, and the GPU's memory at the worst moment: as the
    ledger knew it before, and as the driver says.
-4. The headline: 128K tokens on the 8B model within 8 GiB of the card, kept in a vault, and a second question behind it.
+4. The headline: 128K tokens on the 8B model within 8 GiB of the GPU, kept in a vault, and a second question behind it.
 
 Parts `hbw-kv`, `pyramidkv`, `chunkkv`, `ems`: tables of these papers (bench_gpu_papers.py).
 Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
 Parts come in the order of PARTS, the longest last.
 
-What does not fit the card, or fails, is said and left out; after a failure the exit code is 1. Writes gpu.json and gpu.md into DIR (FOLDER without),
+What does not fit the GPU, or fails, is said and left out; after a failure the exit code is 1. Writes gpu.json and gpu.md into DIR (FOLDER without),
 and prints the latter; every single run is in DIR/gpu-runs.jsonl as soon as it has ended. Models are in FOLDER.
 """
 import argparse
@@ -37,7 +37,7 @@ LARGE, SMALL, ROWS = "llama-8b-q4_k_m", "llama-1b-q4_k_m", 2048
 LIMIT = 8 << 30
 READ = [8192, 32768, 131072]
 # The papers' tables with answers of thousands of tokens take longest.
-PARTS = ["card", "hbw-kv", "pyramidkv", "peers", "chunkkv", "ems"]
+PARTS = ["gpu", "hbw-kv", "pyramidkv", "peers", "chunkkv", "ems"]
 
 
 class Bench:
@@ -70,7 +70,7 @@ class Bench:
         if text and not text.endswith("\n"):
             self.append("")
         if others:
-            print(f"{others} runs of other programs or on another card are not taken", file=sys.stderr, flush=True)
+            print(f"{others} runs of other programs or on another GPU are not taken", file=sys.stderr, flush=True)
 
     def append(self, line):
         with self.runs.open("a") as runs:
@@ -105,7 +105,7 @@ class Bench:
             return None
 
     def run(self, *arguments):
-        """The JSON of one `kept bench`, or None where the card has no room for it, it failed or there was no time."""
+        """The JSON of one `kept bench`, or None where the GPU has no room for it, it failed or there was no time."""
         if known := self.noted(arguments):
             return known
         command = [self.o.kept, "bench", "--json", "--device", self.o.device, *arguments]
@@ -119,7 +119,7 @@ class Bench:
             return found
         said = done.stderr.strip().splitlines()
         said = said[-1] if said else f"code {done.returncode}"
-        # A card that is too small is one sentence, and no failure.
+        # A GPU that is too small is one sentence, and no failure.
         self.failed |= "more are needed" not in said and "needs" not in said
         print(f"{what}: {said}", file=sys.stderr, flush=True)
         self.left_out.append(f"{what}: {said}")
@@ -234,7 +234,7 @@ def of_the_card(bench, large, small, models, lengths, rates):
             speed = compact["decode_tokens_per_second"] / full["decode_tokens_per_second"]
             moved = full["bytes_per_token"] / compact["bytes_per_token"]
             text += ["", f"{ROWS:,} rows against all of {what:,} tokens: {speed:.2f} times the speed, with {moved:.2f} times fewer bytes a token."]
-    text += ["", "| reading | first token | tokens/s | selecting (wanted: under 1 %) | taken of the card | expected | apart (wanted: 5 % at most) |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    text += ["", "| reading | first token | tokens/s | selecting (wanted: under 1 %) | taken of the GPU | expected | apart (wanted: 5 % at most) |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for n, report in reads.items():
         if report:
             selecting = report["select_seconds"] / report["prefill_seconds"]
@@ -250,13 +250,13 @@ def of_the_card(bench, large, small, models, lengths, rates):
         expected, taken = headline["card_bytes"] or (headline["ledger_peak_bytes"], headline["peak_bytes"])
         text += [
             "",
-            f"{longest:,} tokens on {large} within {gib(LIMIT)} of the card, with a vault: first token after {headline['first_token_seconds']:.2f} s, "
+            f"{longest:,} tokens on {large} within {gib(LIMIT)} of the GPU, with a vault: first token after {headline['first_token_seconds']:.2f} s, "
             f"{gib(taken)} taken (expected {gib(expected)}, {abs(taken - expected) / expected:.1%} apart). A second question: {again:.2f} s, {again / headline['prefill_seconds']:.2%} of reading; "
             f"the vault's rows are {gib(rows)}, {rows / again / 1e9:.1f} GB/s.",
         ]
         if not on_cpu:
             transfer = rows / rates["to_card_gbs"] / 1e9
-            text[-1] += f" Sending them to the card takes {transfer:.2f} s at the {rates['to_card_gbs']:.1f} GB/s that were measured: {again / transfer:.2f} times that (wanted: 1.2)."
+            text[-1] += f" Sending them to the GPU takes {transfer:.2f} s at the {rates['to_card_gbs']:.1f} GB/s that were measured: {again / transfer:.2f} times that (wanted: 1.2)."
     return {"answers": answers, "reads": reads, "headline": headline}, text
 
 
@@ -302,17 +302,17 @@ def main():
 
     rates = bench.run("--bandwidth")
     if rates is None and not bench.late:
-        sys.exit("without the card's rates there are no shares")
+        sys.exit("without the GPU's rates there are no shares")
     if rates:
         found["rates"] = rates
         runs = "Figures are single runs" if o.runs == 1 else f"Figures are medians of {o.runs} runs"
         text += [f"# {rates.get('card', 'the processor')}", "", f"{runs}."]
-    models = {name: bench.model(name) for name in ((large, small) if "card" in parts else (large,))} if rates else {}
+    models = {name: bench.model(name) for name in ((large, small) if "gpu" in parts else (large,))} if rates else {}
     # Written after each part: the later ones take long.
     for part in PARTS if all(models.values()) and rates else []:
         if part not in parts:
             continue
-        if part == "card":
+        if part == "gpu":
             more, lines = of_the_card(bench, large, small, models, lengths, rates)
             found |= more
         elif part == "peers":

@@ -1,6 +1,6 @@
 """Tables of speed and memory from four papers, repeated as nearly as `kept bench` can, with the papers' own figures beside (bench_gpu.py calls `repeat`).
 
-The figures are as printed. Cards and programs differ, so it is ratios that are held beside each other: to the full cache of the same table. In all of
+The figures are as printed. GPUs and programs differ, so it is ratios that are held beside each other: to the full cache of the same table. In all of
 them the model here has the shape of Llama 3 8B, with drawn weights in Q4_K_M, reads drawn tokens and answers one request at a time, and no first
 tokens are protected (`sinks=0`), as in the papers.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peers of Kept on a graphics card: Hugging Face transformers with kvpress on the same shape, and llama.cpp on the very same file.
+"""The peers of Kept on a GPU: Hugging Face transformers with kvpress on the same shape, and llama.cpp on the very same file.
 
 bench_gpu_peers.py hugging-face [--shape llama-8b] [--lengths 8192,32768] [--rows N] [--decode N] [--runs N] [--device cuda:0] [--quick]
 bench_gpu_peers.py llama.cpp --model FILE [--flash on|off] [--lengths ...] ...
@@ -54,8 +54,8 @@ def hugging_face(o):
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     import torch
 
-    card = o.device != "cpu"
-    if card and not torch.cuda.is_available():
+    gpu = o.device != "cpu"
+    if gpu and not torch.cuda.is_available():
         return say(not_measured=f"torch {version('torch')} finds no CUDA device")
     from bench_models import SHAPES
     from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
@@ -67,22 +67,22 @@ def hugging_face(o):
     except ImportError as e:
         kvpress, without = None, "it is not installed" if e.name == "kvpress" else f"it does not load here: {e}"
 
-    if card:
+    if gpu:
         torch.cuda.set_device(torch.device(o.device))
     else:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
-    kind = torch.float32 if not card else torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
+    kind = torch.float32 if not gpu else torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
     s = SHAPES[o.shape]
     config = LlamaConfig(
         vocab_size=s["vocab"], hidden_size=s["width"], intermediate_size=s["ffn"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
         num_key_value_heads=s["kv_heads"], max_position_embeddings=s["context"], rms_norm_eps=1e-5, tie_word_embeddings=s.get("tied", True),
         rope_parameters={"rope_type": "default", "rope_theta": s["base"]},
     )
-    wait = torch.cuda.synchronize if card else lambda: None
+    wait = torch.cuda.synchronize if gpu else lambda: None
 
     @torch.no_grad()
     def once(model, tokens, rows):
-        if card:
+        if gpu:
             torch.cuda.reset_peak_memory_stats()
         ids = (300 + torch.arange(tokens, device=o.device) * 7919 % (s["vocab"] - 300))[None]
         cache = DynamicCache()
@@ -105,7 +105,7 @@ def hugging_face(o):
             token = model(token, past_key_values=cache, position_ids=at, logits_to_keep=1).logits[:, -1:].argmax(-1)
         wait()
         speed = o.decode / (time.perf_counter() - first)
-        return {"first_token_seconds": first - begun, "decode_tokens_per_second": speed, "peak_bytes": torch.cuda.max_memory_allocated() if card else None}
+        return {"first_token_seconds": first - begun, "decode_tokens_per_second": speed, "peak_bytes": torch.cuda.max_memory_allocated() if gpu else None}
 
     try:
         with torch.device(o.device):
@@ -113,7 +113,7 @@ def hugging_face(o):
         # Libraries load their kernels when they are first used.
         once(model, 128, 64 if kvpress else None)
     except torch.OutOfMemoryError:
-        return say(not_measured=f"a {o.shape} in {str(kind).removeprefix('torch.')} does not fit the card")
+        return say(not_measured=f"a {o.shape} in {str(kind).removeprefix('torch.')} does not fit the GPU")
     what = f"transformers {version('transformers')}, torch {version('torch')}, {str(kind).removeprefix('torch.')}"
     if kvpress:
         what += f", kvpress {version('kvpress')}"
@@ -124,10 +124,10 @@ def hugging_face(o):
             try:
                 say(**point, **middle([once(model, tokens, rows) for _ in range(o.runs)]))
             except torch.OutOfMemoryError:
-                say(**point, left_out="the card has no room for it")
+                say(**point, left_out="the GPU has no room for it")
             # A traceback that is being handled would keep the cache.
             gc.collect()
-            if card:
+            if gpu:
                 torch.cuda.empty_cache()
 
 
@@ -164,7 +164,7 @@ def llama_cpp(o):
 
 
 def only(device):
-    """An environment in which llama.cpp, which would share the work out, sees this card alone."""
+    """An environment in which llama.cpp, which would share the work out, sees this GPU alone."""
     found = dict(os.environ)
     if device != "cpu":
         number, there = device.partition(":")[2] or "0", found.get("CUDA_VISIBLE_DEVICES")
@@ -346,7 +346,7 @@ def markdown(o, kept, others):
         if "died" in found:
             notes.append(f"{name}: ended before its end: {found['died']}")
     text += ["", *[f"- {note}" for note in notes]]
-    text.append("- Memory is what the driver says of the card for Kept (of the processor: of the process), and what PyTorch has given out at most for transformers.")
+    text.append("- Memory is what the driver says of the GPU for Kept (of the processor: of the process), and what PyTorch has given out at most for transformers.")
     return text
 
 

@@ -118,7 +118,7 @@ impl StretchArguments {
 /// What computes.
 #[derive(Debug, Args)]
 pub struct DeviceArguments {
-    /// What computes: an NVIDIA graphics card if this build can use one and the model fits it, else the processor; or one of them by name
+    /// What computes: an NVIDIA GPU if this build can use one and the model fits it, else the processor; or one of them by name
     /// (`kept doctor` says what is there).
     #[arg(long, default_value = "auto", value_name = "auto|cpu|cuda:N")]
     pub device: String,

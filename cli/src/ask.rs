@@ -43,7 +43,7 @@ struct AskJson<'a> {
     decode_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
-    /// What computed: the graphics card's name, or `processor`.
+    /// What computed: the GPU's name, or `processor`.
     device: &'a str,
     /// The document was read in streaming mode, which is approximate.
     streamed: bool,
@@ -232,10 +232,10 @@ impl Asking<'_> {
     }
 }
 
-/// The graphics card that computes, if one does.
+/// The GPU that computes, if one does.
 fn computer(engine: &Engine) -> Option<&str> {
-    let card = engine.model().card()?;
-    Some(&card.device().facts().name)
+    let gpu = engine.model().gpu()?;
+    Some(&gpu.device().facts().name)
 }
 
 /// The method that answered, with what was set of it; one that was chosen is as it is.
@@ -246,13 +246,13 @@ fn label(ask: &Ask<'_>, answer: &Answer) -> String {
     }
 }
 
-/// What the answer cost, in three lines, and what is to be known of it that was not `said`; `expected` bytes were to be the peak, `card`
+/// What the answer cost, in three lines, and what is to be known of it that was not `said`; `expected` bytes were to be the peak, `gpu`
 /// computed.
 fn summary(
     answer: &Answer,
     method: &str,
     said: &[String],
-    card: Option<&str>,
+    gpu: Option<&str>,
     expected: u64,
 ) -> String {
     let mean = answer.map.mean_rows();
@@ -281,9 +281,9 @@ fn summary(
         answer.decode_tokens_per_second(),
         answer.peak_bytes.map_or("unknown".into(), bytes),
         bytes(expected),
-        match card {
+        match gpu {
             None => String::new(),
-            Some(card) => format!(" · on {card}, {} of it", bytes(answer.ledger.card)),
+            Some(gpu) => format!(" · on {gpu}, {} of it", bytes(answer.ledger.gpu)),
         },
     );
     for source in &answer.sources {

@@ -10,7 +10,7 @@ use kept_engine::kernels::{PackedRows, allocations, bandwidth, settled_allocatio
 use kept_engine::models::RopeTable;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, Decoder, DeviceChoice, Sampler, Sampling, card_rates, peak_resident_bytes,
+    ComputeDevice, Decoder, DeviceChoice, Sampler, Sampling, gpu_rates, peak_resident_bytes,
     resident_bytes,
 };
 use serde::Serialize;
@@ -34,7 +34,7 @@ struct BenchJson {
     simd: String,
     prompt_tokens: usize,
     /// Whether the prompt was not read: its rows are drawn numbers.
-    drawn: bool,
+    synthetic: bool,
     decode_tokens: usize,
     prefill_seconds: f64,
     select_seconds: f64,
@@ -62,10 +62,12 @@ struct BenchJson {
     bytes_per_token: u64,
     bandwidth_gbs: f64,
     allocations_per_token: f64,
-    /// The graphics card that computed.
-    card: Option<String>,
+    /// The GPU that computed.
+    #[serde(rename = "card")]
+    gpu: Option<String>,
     /// Bytes of it, weights included, at the worst moment: as the ledger knew, and as its driver says.
-    card_bytes: Option<(u64, u64)>,
+    #[serde(rename = "card_bytes")]
+    gpu_bytes: Option<(u64, u64)>,
     /// From the first token of the prompt to the first of the answer.
     first_token_seconds: f64,
     /// Of a second question behind the same document, which comes from a vault: seconds of its reading, and tokens that were not read.
@@ -82,22 +84,22 @@ struct BandwidthJson {
     read_gbs: f64,
 }
 
-/// What a graphics card can do at most.
-fn measure_card(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
-    let rates = card_rates(ordinal)?;
+/// What a GPU can do at most.
+fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
+    let rates = gpu_rates(ordinal)?;
     if arguments.json {
         return output::print_json(&rates);
     }
     output::print_text(&format!(
         "{}: copying {:.1} GB/s, to it {:.1} GB/s, products of halves {:.1} TFLOP/s, attention at 32K tokens {:.1} TFLOP/s\n",
-        rates.card, rates.copy_gbs, rates.to_card_gbs, rates.matrix_tflops, rates.attention_tflops
+        rates.gpu, rates.copy_gbs, rates.to_gpu_gbs, rates.matrix_tflops, rates.attention_tflops
     ))
 }
 
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
     let device = arguments.engine.device.device.parse()?;
     if let DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) = device {
-        return measure_card(arguments, ordinal);
+        return measure_gpu(arguments, ordinal);
     }
     threads::configure(arguments.engine.threads);
     let found = bandwidth();
@@ -147,11 +149,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         })
         .collect();
     ensure!(
-        arguments.memory.is_none() || model.card().is_some(),
-        "--memory is the most that is taken of a graphics card; name one with --device cuda:0"
+        arguments.memory.is_none() || model.gpu().is_some(),
+        "--memory is the most that is taken of a GPU; name one with --device cuda:0"
     );
     let mut policy = method.build()?;
-    let watched = engine.watch_card()?;
+    let watched = engine.watch_gpu()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
     let vaults = arguments.again.then(OwnVaults::new);
@@ -159,22 +161,22 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         engine: &engine,
         ids: &ids,
         budget,
-        room: decode_tokens,
+        max_new_tokens: decode_tokens,
         vaults: vaults.as_ref(),
-        card_memory: arguments.card_memory()?,
+        gpu_memory: arguments.gpu_memory()?,
     };
     // Before anything of it is there.
     let expected = match arguments.after.is_none() && !arguments.streaming {
-        true => engine.expected_card_bytes(
+        true => engine.expected_gpu_bytes(
             &PromptShape::of(n),
             (&method, budget, decode_tokens),
             asked.vaults.map(|_| PackedRows::Q8_0),
-            asked.card_memory,
+            asked.gpu_memory,
         )?,
         false => 0,
     };
     let read = match arguments.streaming {
-        _ if arguments.after.is_some() => asked.drawn(&mut *policy),
+        _ if arguments.after.is_some() => asked.synthetic(&mut *policy),
         true => asked.stream(&mut *policy, &bar, &stop),
         false => asked.prefill(&mut *policy, &bar, &stop),
     };
@@ -203,7 +205,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let begun = Instant::now();
     sampler.next(decoder.try_logits_of(&read.hidden)?)?;
     let first_token_seconds = prefill_seconds + begun.elapsed().as_secs_f64();
-    // The first step touches fresh memory and fills thread-local scratch; a graphics card records the second.
+    // The first step touches fresh memory and fills thread-local scratch; a GPU records the second.
     let warm = (decode_tokens - 1).clamp(1, 2);
     for _ in 0..warm {
         decoder.try_next(ids[0], &mut sampler, None)?;
@@ -224,9 +226,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let allocated = allocations() - allocated;
     let decode_speed = f64::from(steps) / decode_seconds;
     let bytes_per_token = model.step_bytes() + decoder.cache().kv_bytes();
-    let card_bytes = watched.map(|most| match (model.card(), expected) {
+    let gpu_bytes = watched.map(|most| match (model.gpu(), expected) {
         // Drawn rows and streaming: the answer alone.
-        (Some(card), 0) => (card.bytes() + decoder.card_bytes(), most),
+        (Some(gpu), 0) => (gpu.bytes() + decoder.gpu_bytes(), most),
         _ => (expected, most),
     });
     let moved = Moved(model);
@@ -243,7 +245,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         threads: threads::count(),
         simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),
         prompt_tokens: n,
-        drawn: arguments.after.is_some(),
+        synthetic: arguments.after.is_some(),
         decode_tokens,
         prefill_seconds,
         select_seconds: read.selecting.as_secs_f64(),
@@ -267,8 +269,8 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bytes_per_token,
         bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
         allocations_per_token: allocated as f64 / f64::from(steps),
-        card: model.card().map(|card| card.device().facts().name.clone()),
-        card_bytes,
+        gpu: model.gpu().map(|gpu| gpu.device().facts().name.clone()),
+        gpu_bytes,
         first_token_seconds,
         again,
         again_bytes: again.map(|(_, known)| moved.again(known, n - known)),
@@ -294,14 +296,14 @@ fn moving(moved: f64, seconds: f64, copy: Option<f64>) -> String {
 
 fn print(report: &BenchJson) -> anyhow::Result<()> {
     // Its buffers come after everybody's memory was measured.
-    let copy = report.card.is_none().then(|| bandwidth().copy);
+    let copy = report.gpu.is_none().then(|| bandwidth().copy);
     let n = report.prompt_tokens;
     let tenths = report
         .tenths_tokens_per_second
         .map_or_else(String::new, |(first, last)| {
             format!("; the first tenth {first:.1} tokens/s, the last {last:.1}")
         });
-    let reading = match report.drawn {
+    let reading = match report.synthetic {
         true => format!("nothing: {} tokens of drawn rows", count(n)),
         false => format!(
             "{:>9.1} tokens/s   {} tokens{tenths}; {}",
@@ -357,11 +359,11 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
             moving(moved, seconds, copy)
         ))?;
     }
-    let (Some(card), Some((expected, taken))) = (&report.card, report.card_bytes) else {
+    let (Some(gpu), Some((expected, taken))) = (&report.gpu, report.gpu_bytes) else {
         return Ok(());
     };
     output::print_text(&format!(
-        "card       {card}: first token after {:.2} s, {} taken of it (expected {})\n",
+        "GPU        {gpu}: first token after {:.2} s, {} taken of it (expected {})\n",
         report.first_token_seconds,
         bytes(taken),
         bytes(expected),

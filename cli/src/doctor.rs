@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use kept_engine::kernels::{simd_level, threads};
-use kept_engine::{Engine, GraphicsCard, MINI, graphics_cards, model_path};
+use kept_engine::{Engine, Gpu, MINI, gpus, model_path};
 use serde::Serialize;
 
 use crate::arguments::{Color, DoctorArguments};
@@ -19,7 +19,8 @@ struct DoctorJson {
     simd: String,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
-    graphics_cards: Vec<GraphicsCard>,
+    #[serde(rename = "graphics_cards")]
+    gpus: Vec<Gpu>,
     graphics_error: Option<String>,
     mini: Option<String>,
     mini_error: Option<String>,
@@ -28,7 +29,7 @@ struct DoctorJson {
 
 pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     let mini = mini();
-    let cards = graphics_cards();
+    let gpus = gpus();
     let report = DoctorJson {
         version: env!("CARGO_PKG_VERSION"),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -37,8 +38,8 @@ pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
         simd: format!("{:?}", simd_level()).to_lowercase(),
         memory_bytes: kib("MemTotal"),
         memory_available_bytes: kib("MemAvailable"),
-        graphics_cards: cards.clone().unwrap_or_default(),
-        graphics_error: cards.err(),
+        gpus: gpus.clone().unwrap_or_default(),
+        graphics_error: gpus.err(),
         mini: mini.clone().ok(),
         mini_error: mini.err(),
         color: paint::wanted(Color::Auto, std::io::stdout().is_terminal()),
@@ -61,13 +62,13 @@ fn text(report: &DoctorJson) -> String {
         (Some(all), Some(free)) => format!("{} of {} free", bytes(free), bytes(all)),
         _ => "not known on this system".into(),
     };
-    let cards: String = match &report.graphics_error {
-        Some(why) => format!("ok    no graphics card: {why}\n"),
-        None => (report.graphics_cards.iter())
-            .map(|card| {
-                let (device, name, capability) = (&card.device, &card.name, &card.capability);
-                let memory = format!("{} of {} free", bytes(card.free), bytes(card.memory));
-                format!("ok    graphics card {device}: {name} (compute capability {capability}), {memory}\n")
+    let gpus: String = match &report.graphics_error {
+        Some(why) => format!("ok    no GPU: {why}\n"),
+        None => (report.gpus.iter())
+            .map(|gpu| {
+                let (device, name, capability) = (&gpu.device, &gpu.name, &gpu.capability);
+                let memory = format!("{} of {} free", bytes(gpu.free), bytes(gpu.memory));
+                format!("ok    GPU {device}: {name} (compute capability {capability}), {memory}\n")
             })
             .collect(),
     };
@@ -82,7 +83,7 @@ fn text(report: &DoctorJson) -> String {
         "ok    kept {} on {}\n\
          ok    processor: {}, {} threads, {} kernels\n\
          ok    memory: {memory}\n\
-         {cards}\
+         {gpus}\
          {mini}\n\
          ok    colour in this terminal: {}\n",
         report.version,

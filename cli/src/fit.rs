@@ -1,4 +1,4 @@
-//! "Will it fit?" as text: what a model can read with the memory that is free, of the computer and of a graphics card.
+//! "Will it fit?" as text: what a model can read with the memory that is free, of the computer and of a GPU.
 
 use kept_engine::Fit;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
-use kept_engine::{Engine, Fit, Method, graphics_cards};
+use kept_engine::{Engine, Fit, Method, gpus};
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
@@ -54,12 +54,13 @@ struct InspectJson {
     thinking: bool,
     /// What can be read with the memory that is free now, where the system says how much that is.
     fit: Option<Fit>,
-    /// The same of the first graphics card's memory, where there is one.
-    card: Option<CardFit>,
+    /// The same of the first GPU's memory, where there is one.
+    #[serde(rename = "card")]
+    gpu: Option<GpuFit>,
 }
 
 #[derive(Serialize)]
-struct CardFit {
+struct GpuFit {
     /// What `--device` calls it.
     device: String,
     name: String,
@@ -68,24 +69,24 @@ struct CardFit {
     error: Option<String>,
 }
 
-impl CardFit {
-    /// Of the first graphics card, with `memory` bytes of it or what is free.
+impl GpuFit {
+    /// Of the first GPU, with `memory` bytes of it or what is free.
     fn of(
         arguments: &InspectArguments,
         memory: Option<u64>,
         usual: &Method,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(card) = graphics_cards().into_iter().flatten().next() else {
+        let Some(gpu) = gpus().into_iter().flatten().next() else {
             return Ok(None);
         };
         let path = model_path(&arguments.model)?;
         let engine = Engine::open_with(&path, &arguments.stretch.options())?;
-        let there = engine.as_if_on(card.device.parse()?);
+        let there = engine.as_if_on(gpu.device.parse()?);
         Ok(Some(Self {
-            fit: (there.as_ref().ok()).map(|there| there.fit(memory.unwrap_or(card.free), usual)),
+            fit: (there.as_ref().ok()).map(|there| there.fit(memory.unwrap_or(gpu.free), usual)),
             error: there.err().map(|error| error.to_string()),
-            device: card.device,
-            name: card.name,
+            device: gpu.device,
+            name: gpu.name,
         }))
     }
 
@@ -111,7 +112,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         parameters: Vec::new(),
     };
     report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
-    report.card = CardFit::of(arguments, arguments.named_memory()?, &usual)?;
+    report.gpu = GpuFit::of(arguments, arguments.named_memory()?, &usual)?;
     if arguments.json {
         return output::print_json(&report);
     }
@@ -174,7 +175,7 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         chat_template: template.is_some(),
         thinking: model.chat_template().is_ok_and(|t| t.can_think()),
         fit: None,
-        card: None,
+        gpu: None,
     }
 }
 
@@ -284,8 +285,8 @@ fn screen(report: &InspectJson) -> String {
         text += &format!("{name:<11} {line}\n");
     }
     let fit = report.fit.as_ref().map(|fit| fit::table("memory", fit));
-    let card = report.card.as_ref().map(CardFit::text);
-    text + &fit.unwrap_or_default() + &card.unwrap_or_default()
+    let gpu = report.gpu.as_ref().map(GpuFit::text);
+    text + &fit.unwrap_or_default() + &gpu.unwrap_or_default()
 }
 
 fn files(report: &InspectJson) -> String {

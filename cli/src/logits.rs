@@ -35,9 +35,9 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     let model = arguments.engine.model_path()?;
     output::check_target(&arguments.output, &[model.as_path()])?;
     let engine = arguments.engine.open(&model)?;
-    // For holding against other engines: as exact as it gets, unless another type is asked for. A card has nothing more exact than f16.
+    // For holding against other engines: as exact as it gets, unless another type is asked for. A GPU has nothing more exact than f16.
     let engine = match engine.named_cache() {
-        None if engine.model().card().is_none() => engine.with_cache(CacheType::F32),
+        None if engine.model().gpu().is_none() => engine.with_cache(CacheType::F32),
         _ => engine,
     };
     let context = engine.model().config().context;

@@ -42,7 +42,7 @@ pub(crate) struct Answering<'a, 'q> {
     pub(crate) sampler: Sampler,
     pub(crate) rope: &'a RopeTable,
     /// Tokens the model's context has room for.
-    pub(crate) room: usize,
+    pub(crate) max_new_tokens: usize,
     pub(crate) stop: &'a Stop,
 }
 
@@ -59,7 +59,7 @@ impl Engine {
             policy,
             mut sampler,
             rope,
-            room,
+            max_new_tokens,
             stop,
         } = answering;
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
@@ -85,7 +85,7 @@ impl Engine {
                 decoder: &mut decoder,
                 sampler: &mut sampler,
                 votes: &mut votes,
-                room,
+                max_new_tokens,
                 max_tokens: ask.max_tokens,
                 stop,
                 prompt_tokens: n,
@@ -98,8 +98,8 @@ impl Engine {
             }
             .run(&read.hidden, watch)?
         };
-        if let Some(card) = self.model().card() {
-            ledger.card = ledger.card.max(card.bytes() + decoder.card_bytes());
+        if let Some(gpu) = self.model().gpu() {
+            ledger.gpu = ledger.gpu.max(gpu.bytes() + decoder.gpu_bytes());
         }
         let decode_seconds = started.elapsed().as_secs_f64();
         if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {

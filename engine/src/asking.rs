@@ -12,7 +12,7 @@ use crate::answering::{Answering, PromptRead};
 use crate::estimate::{agnostic_note, budget_note, fitted_note};
 use crate::prefill::CHUNK;
 use crate::vault::{VaultAccess, VaultUse};
-use crate::watch::Told;
+use crate::watch::EventSink;
 use crate::within::Prompted;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Method, Prefill, Prompt, Sampler,
@@ -35,7 +35,7 @@ impl Engine {
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        self.ask_watched(ask, &mut Told(on_event), stop)
+        self.ask_watched(ask, &mut EventSink(on_event), stop)
     }
 
     /// [`Engine::ask`] for a window: `watch` hears of the prompt, of every layer that is cut and of the memory in use too.
@@ -78,7 +78,7 @@ impl Engine {
         let shape = prompt.shape();
         let prompted = Prompted {
             shape: &shape,
-            room: ask.max_tokens,
+            max_new_tokens: ask.max_tokens,
             streams,
             memory: ask.limits.memory,
             vault: ask.vault.map(|vaults| vaults.kind),
@@ -137,10 +137,10 @@ impl Engine {
         let beside = self.bytes_beside(ask, n);
         let fitting = self.fit_reading((ask.method, ask.budget), &mut *policy, prompted, beside)?;
         let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.card_note());
+        notes.extend(self.gpu_note());
         notes.extend(fitting.note.clone());
         notes.extend(self.settings_notes(ask, fitting.budget, n)?);
-        let room = self.room(n, ask.max_tokens);
+        let max_new_tokens = self.max_new_tokens(n, ask.max_tokens);
         // Of a policy of its own: what one was told of a missing budget holds for one reading.
         let mut same = ask.method.build()?;
         self.tell_of_budget(ask.budget, &mut *same, prompted)?;
@@ -149,7 +149,7 @@ impl Engine {
         // With the most that a vault may take: what there is of it is found when reading begins.
         let vault = prompted.vault.map_or(0, |kind| self.vault_bytes(n, kind));
         self.ask_for(&MemoryLedger { vault, ..expected })?;
-        let rope = RopeTable::new(self.model().config(), n + room);
+        let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
 
         fitting.note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
@@ -165,14 +165,21 @@ impl Engine {
         let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, anew: bool| {
             let (method, budget) = (&ask.method.name, fitting.budget);
             let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
-            Prefill::new(self.model(), &prompt.ids, policy, budget, room, &rope)
-                .with_cache(self.cache_type())
-                .with_tail(prompt.tail())
-                .with_document(prompt.document.clone())
-                .with_chunk(fitting.chunk)
-                .with_vault(access(anew))
-                .with_card_memory(ask.limits.memory)
-                .run_watched(watch, stop)
+            Prefill::new(
+                self.model(),
+                &prompt.ids,
+                policy,
+                budget,
+                max_new_tokens,
+                &rope,
+            )
+            .with_cache(self.cache_type())
+            .with_tail(prompt.tail())
+            .with_document(prompt.document.clone())
+            .with_chunk(fitting.chunk)
+            .with_vault(access(anew))
+            .with_gpu_memory(ask.limits.memory)
+            .run_watched(watch, stop)
         };
         let outcome = match read(&mut *policy, watch, false) {
             // Layers were cut already: the method begins anew too.
@@ -209,7 +216,7 @@ impl Engine {
             policy: &mut *policy,
             sampler,
             rope: &rope,
-            room,
+            max_new_tokens,
             stop,
         };
         self.write_answer(read, answering, watch)
@@ -223,8 +230,9 @@ impl Engine {
         prompted: &Prompted<'_>,
         beside: u64,
     ) -> Result<Fitting, EngineError> {
-        let wanted =
-            |policy: &mut dyn Policy| self.rows_for(policy, budget, prompted.shape, prompted.room);
+        let wanted = |policy: &mut dyn Policy| {
+            self.rows_for(policy, budget, prompted.shape, prompted.max_new_tokens)
+        };
         let Some(memory) = prompted.memory else {
             return Ok(Fitting {
                 budget: wanted(policy)?,
@@ -255,7 +263,7 @@ impl Engine {
         prompted: &Prompted<'_>,
     ) -> Result<(), EngineError> {
         if budget.is_none() && prompted.memory.is_none() {
-            self.rows_for(policy, None, prompted.shape, prompted.room)?;
+            self.rows_for(policy, None, prompted.shape, prompted.max_new_tokens)?;
         }
         Ok(())
     }

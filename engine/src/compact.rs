@@ -19,7 +19,7 @@ mod state;
 use std::ops::Range;
 
 use kept_kernels::{CacheType, RowStore};
-use kept_policies::{Pos, Positions, Retention, Row, Spill};
+use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 use crate::classes::Classes;
 
@@ -52,7 +52,7 @@ pub(crate) enum Widened {
 /// One layer's kept keys and values.
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned. Their places alone, where the rows lie on a
-    /// graphics card.
+    /// GPU.
     pub(crate) keys: RowStore,
     pub(crate) values: RowStore,
     /// `[kv_heads]`: filled slots, a hole included.
@@ -90,7 +90,7 @@ impl CompactLayer {
             stored: Stored::F32,
             places: None,
             unrotate: None,
-            spreads: &[],
+            value_merges: &[],
             left: None,
             merged: false,
         };
@@ -98,45 +98,45 @@ impl CompactLayer {
     }
 
     /// The ring of a layer that attends to the last `window` positions only: of a layer's full `keys` and `values` (`tokens` rows
-    /// each) the last ones, with room for `room` more tokens as far as the window has any. Its rows are replaced all the time: where the
+    /// each) the last ones, with room for `new_tokens` more tokens as far as the window has any. Its rows are replaced all the time: where the
     /// cache's type is a quantised one they are f16. `gathered` as in [`Gather::layer`].
     pub(crate) fn ring(
         rows: (&RowStore, &RowStore),
         tokens: usize,
         window: usize,
-        room: usize,
+        new_tokens: usize,
         cache: CacheType,
         gathered: &mut Vec<f32>,
     ) -> Self {
-        Self::ring_of(rows, tokens, (window, room), cache, |gather| {
+        Self::ring_of(rows, tokens, (window, new_tokens), cache, |gather| {
             gather.layer(gathered)
         })
     }
 
-    /// The same without its rows, as [`Gather::books`] has it.
-    pub(crate) fn ring_books(
+    /// The same without its rows, as [`Gather::slot_table`] has it.
+    pub(crate) fn ring_slots(
         rows: (&RowStore, &RowStore),
         tokens: usize,
-        (window, room): (usize, usize),
+        (window, new_tokens): (usize, usize),
         cache: CacheType,
         slots: &mut Vec<Vec<u32>>,
     ) -> Self {
-        Self::ring_of(rows, tokens, (window, room), cache, |gather| {
-            gather.books(slots)
+        Self::ring_of(rows, tokens, (window, new_tokens), cache, |gather| {
+            gather.slot_table(slots)
         })
     }
 
     fn ring_of(
         (keys, values): (&RowStore, &RowStore),
         tokens: usize,
-        (window, room): (usize, usize),
+        (window, new_tokens): (usize, usize),
         cache: CacheType,
         layer: impl FnOnce(&Gather<'_>) -> Self,
     ) -> Self {
         let first = tokens.saturating_sub(window) as u32;
         let last: Vec<Pos> = (first..tokens as u32).map(Pos).collect();
         let kv_heads = keys.kv_heads();
-        let capacity = window.min(tokens + room);
+        let capacity = window.min(tokens + new_tokens);
         let gather = Gather {
             keys,
             values,
@@ -150,7 +150,7 @@ impl CompactLayer {
             },
             places: None,
             unrotate: None,
-            spreads: &[],
+            value_merges: &[],
             left: None,
             merged: false,
         };
@@ -262,7 +262,7 @@ impl CompactLayer {
     pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
-            let slot = self.make_room(head, position);
+            let slot = self.evict_oldest(head, position);
             let own = head * dim..(head + 1) * dim;
             self.make_wide(head, slot);
             self.write(head, slot, &key[own.clone()], &value[own]);
@@ -270,7 +270,7 @@ impl CompactLayer {
     }
 
     /// The books' part of `append`, for one kv head: the slot that the token at `position` takes.
-    pub(crate) fn make_room(&mut self, head: usize, position: Pos) -> usize {
+    pub(crate) fn evict_oldest(&mut self, head: usize, position: Pos) -> usize {
         let live = self.live_rows(head);
         let first = self.keys.first_row(head);
         let slot = match (self.hole[head].take(), self.window) {
@@ -339,7 +339,7 @@ impl CompactLayer {
     }
 
     /// Empties every slot whose flag in `keep` (laid out as `positions`) is not set; the others close up in their order.
-    pub(crate) fn sweep(&mut self, keep: &[bool]) {
+    pub(crate) fn evict_many(&mut self, keep: &[bool]) {
         for head in 0..self.rows.len() {
             let first = self.keys.first_row(head);
             let hole = self.hole[head].take().map(|row| row.0 as usize);
@@ -364,8 +364,8 @@ impl CompactLayer {
     }
 
     /// Adds what slots that are given up leave behind; before they are emptied.
-    pub(crate) fn spill(&mut self, spills: &[Spill]) {
-        for spill in spills {
+    pub(crate) fn spill(&mut self, decode_value_merges: &[DecodeValueMerge]) {
+        for spill in decode_value_merges {
             let (from, to) = (spill.from.0 as usize, spill.to.0 as usize);
             self.values
                 .mix_row(spill.head, from, to, (1.0, spill.weight));
@@ -397,7 +397,7 @@ impl CompactLayer {
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
     }
 
-    /// Of these the rows', where they lie on a graphics card alone.
+    /// Of these the rows', where they lie on a GPU alone.
     pub(crate) fn bytes_elsewhere(&self) -> u64 {
         (self.keys.bytes_elsewhere() + self.values.bytes_elsewhere()) as u64
     }

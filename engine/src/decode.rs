@@ -1,21 +1,21 @@
 //! Decode: one token at a time over the compact cache. All memory is made in `Decoder::new`; a step allocates nothing.
 
-mod alone;
-mod books;
 mod buffers;
-mod card;
-mod rooms;
+mod gpu_plan;
+mod graph_decoder;
+mod host_stepped;
+mod slot_table;
 mod votes;
 
 use kept_kernels::{DecodeAttention, RankRotation, Rotation, decode_attention};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Policy, Pos, Row, StepObservation};
 
-use alone::CardAlone;
 use buffers::Buffers;
 pub(crate) use buffers::scratch_bytes;
-use card::CardDecoding;
-pub(crate) use rooms::{CardRooms, CutRoom, room_of};
+pub(crate) use gpu_plan::{GpuDecodePlan, SelectedCapacity, capacity_of};
+use graph_decoder::GraphDecoder;
+use host_stepped::HostSteppedDecoder;
 pub use votes::Votes;
 
 use crate::compact::{Changed, CompactCache, CompactLayer};
@@ -31,18 +31,18 @@ pub struct Decoder<'a> {
     rows: Vec<usize>,
     cache: CompactCache,
     buffers: Buffers,
-    /// Where the model's weights are on a graphics card: the cache there, made with the first logits.
-    card: Option<OnCard<'a>>,
+    /// Where the model's weights are on a GPU: the cache there, made with the first logits.
+    gpu: Option<OnGpu<'a>>,
     /// What the method changed in a layer there; room that is used again.
     changed: Vec<Changed>,
 }
 
-/// Who does what of an answer on a graphics card.
-enum OnCard<'a> {
+/// Who does what of an answer on a GPU.
+enum OnGpu<'a> {
     /// The host does the method's part after every token.
-    WithHost(Box<CardDecoding<'a>>),
+    WithHost(Box<HostSteppedDecoder<'a>>),
     /// There is nothing for it to do.
-    Alone(Box<CardAlone>),
+    Alone(Box<GraphDecoder>),
 }
 
 /// What the method does to a layer after a token: of `probabilities [q_heads, stride]` it makes which rows go. `changed` hears of what is
@@ -69,14 +69,14 @@ fn let_go(
         };
         policy.step(&step, evict);
         keep.fill(true);
-        let swept = policy.sweep(&step, keep);
-        cached.spill(policy.spills());
-        for spill in policy.spills() {
+        let swept = policy.evict_many(&step, keep);
+        cached.spill(policy.decode_value_merges());
+        for spill in policy.decode_value_merges() {
             changed(Changed::Row(spill.head, spill.to));
         }
         cached.evict(evict);
         if swept {
-            cached.sweep(keep);
+            cached.evict_many(keep);
             changed(Changed::Rows);
         }
     }
@@ -102,21 +102,21 @@ impl<'a> Decoder<'a> {
             rows,
             cache,
             buffers,
-            card: None,
+            gpu: None,
             changed: Vec::new(),
         }
     }
 
-    /// The cache as it is now. Of an answer that a graphics card writes by itself the books are there, the rows of its own tokens are not;
-    /// nor are the others, where the card has kept them itself.
+    /// The cache as it is now. Of an answer that a GPU writes by itself the books are there, the rows of its own tokens are not;
+    /// nor are the others, where the GPU has kept them itself.
     pub fn cache(&self) -> &CompactCache {
         &self.cache
     }
 
-    /// Gives the cache back as it is now, as [`Decoder::cache`] says. Rows that lie on a graphics card alone come with it.
+    /// Gives the cache back as it is now, as [`Decoder::cache`] says. Rows that lie on a GPU alone come with it.
     pub fn into_cache(mut self) -> CompactCache {
-        if let (Some(OnCard::Alone(card)), true) = (self.card, self.cache.bytes_on_card() > 0) {
-            self.cache.on_card = Some(card.into_rows());
+        if let (Some(OnGpu::Alone(gpu)), true) = (self.gpu, self.cache.bytes_on_gpu() > 0) {
+            self.cache.on_gpu = Some(gpu.into_rows());
         }
         self.cache
     }
@@ -134,15 +134,15 @@ impl<'a> Decoder<'a> {
     /// Logits `[vocab]` of a hidden row `[width]` that prefill left.
     ///
     /// # Errors
-    /// [`EngineError::Card`] of a model on a graphics card.
+    /// [`EngineError::Gpu`] of a model on a GPU.
     pub fn try_logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
-        if self.model.card().is_some() {
-            self.begin_on_card()?;
+        if self.model.gpu().is_some() {
+            self.begin_on_gpu()?;
         }
         let b = &mut self.buffers;
-        match &mut self.card {
-            Some(OnCard::WithHost(card)) => card.logits_of(hidden, &mut b.logits)?,
-            Some(OnCard::Alone(card)) => card.logits_of(hidden, &mut b.logits)?,
+        match &mut self.gpu {
+            Some(OnGpu::WithHost(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
+            Some(OnGpu::Alone(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
             None => self.model.logits_row(hidden, &mut b.row, &mut b.logits),
         }
         Ok(&mut self.buffers.logits)
@@ -151,45 +151,45 @@ impl<'a> Decoder<'a> {
     /// [`Decoder::try_logits_of`] of a model on the processor, where nothing can fail.
     ///
     /// # Panics
-    /// When a graphics card fails.
+    /// When a GPU fails.
     pub fn logits_of(&mut self, hidden: &[f32]) -> &mut [f32] {
-        self.try_logits_of(hidden).expect("only a card can fail")
+        self.try_logits_of(hidden).expect("only a GPU can fail")
     }
 
     /// Runs one token and gives the next one's logits `[vocab]`. `votes` collects where the token looked.
     ///
     /// # Errors
-    /// [`EngineError::Card`] of a model on a graphics card.
+    /// [`EngineError::Gpu`] of a model on a GPU.
     pub fn try_step(
         &mut self,
         token: u32,
         votes: Option<&mut Votes>,
     ) -> Result<&mut [f32], EngineError> {
-        match self.model.card().is_some() {
-            true => self.step_on_card(token, votes)?,
+        match self.model.gpu().is_some() {
+            true => self.step_on_gpu(token, votes)?,
             false => self.step_here(token, votes),
         }
         Ok(&mut self.buffers.logits)
     }
 
-    /// Runs one token and draws the next. On a graphics card the likeliest are looked for there, where drawing needs no others.
+    /// Runs one token and draws the next. On a GPU the likeliest are looked for there, where drawing needs no others.
     ///
     /// # Errors
-    /// [`EngineError::Card`] of a model on a graphics card, and those of [`Sampler::next`].
+    /// [`EngineError::Gpu`] of a model on a GPU, and those of [`Sampler::next`].
     pub fn try_next(
         &mut self,
         token: u32,
         sampler: &mut Sampler,
         votes: Option<&mut Votes>,
     ) -> Result<u32, EngineError> {
-        self.begin_on_card()?;
-        match (&self.card, sampler.candidates()) {
-            (Some(OnCard::Alone(_)), Some(most)) => {
+        self.begin_on_gpu()?;
+        match (&self.gpu, sampler.candidates()) {
+            (Some(OnGpu::Alone(_)), Some(most)) => {
                 self.step_alone(token, votes, most)?;
-                let Some(OnCard::Alone(card)) = &mut self.card else {
+                let Some(OnGpu::Alone(gpu)) = &mut self.gpu else {
                     unreachable!("as it was")
                 };
-                let (logits, tokens) = card.likeliest();
+                let (logits, tokens) = gpu.likeliest();
                 sampler.next_of(logits, tokens)
             }
             _ => sampler.next(self.try_step(token, votes)?),
@@ -199,44 +199,44 @@ impl<'a> Decoder<'a> {
     /// [`Decoder::try_step`] of a model on the processor, where nothing can fail.
     ///
     /// # Panics
-    /// When a graphics card fails.
+    /// When a GPU fails.
     pub fn step(&mut self, token: u32, votes: Option<&mut Votes>) -> &mut [f32] {
-        self.try_step(token, votes).expect("only a card can fail")
+        self.try_step(token, votes).expect("only a GPU can fail")
     }
 
-    /// Copies the cache to the card that has the model's weights, or takes over what lies there, once.
-    fn begin_on_card(&mut self) -> Result<(), EngineError> {
-        if let (Some(card), None) = (self.model.card(), &self.card) {
+    /// Copies the cache to the GPU that has the model's weights, or takes over what lies there, once.
+    fn begin_on_gpu(&mut self) -> Result<(), EngineError> {
+        if let (Some(gpu), None) = (self.model.gpu(), &self.gpu) {
             let merges = self.cache.max_entries() > 0;
             let looks = merges || self.evicts();
             let (cache, model, rope) = (&mut self.cache, self.model, self.rope);
-            let rooms = CardRooms::of(cache, looks)?;
+            let gpu_plan = GpuDecodePlan::of(cache, looks)?;
             assert!(
-                rooms.alone() || cache.bytes_on_card() == 0,
+                gpu_plan.graph_decoder() || cache.bytes_on_gpu() == 0,
                 "a method that changes rows was given a cache of one that does not"
             );
-            self.card = Some(match rooms.alone() {
-                true => OnCard::Alone(Box::new(CardAlone::new(
-                    card.device(),
+            self.gpu = Some(match gpu_plan.graph_decoder() {
+                true => OnGpu::Alone(Box::new(GraphDecoder::new(
+                    gpu.device(),
                     model,
                     rope,
                     cache,
-                    &rooms,
+                    &gpu_plan,
                 )?)),
-                false => OnCard::WithHost(Box::new(CardDecoding::new(
-                    card, model, rope, cache, &rooms,
+                false => OnGpu::WithHost(Box::new(HostSteppedDecoder::new(
+                    gpu, model, rope, cache, &gpu_plan,
                 )?)),
             });
         }
         Ok(())
     }
 
-    /// Bytes on a graphics card for answering, the weights' apart, once something was computed there.
-    pub fn card_bytes(&self) -> u64 {
-        match &self.card {
+    /// Bytes on a GPU for answering, the weights' apart, once something was computed there.
+    pub fn gpu_bytes(&self) -> u64 {
+        match &self.gpu {
             None => 0,
-            Some(OnCard::WithHost(card)) => card.bytes(),
-            Some(OnCard::Alone(card)) => card.bytes(),
+            Some(OnGpu::WithHost(gpu)) => gpu.bytes(),
+            Some(OnGpu::Alone(gpu)) => gpu.bytes(),
         }
     }
 
@@ -248,20 +248,20 @@ impl<'a> Decoder<'a> {
         most: usize,
     ) -> Result<(), EngineError> {
         let (b, cache) = (&mut self.buffers, &mut self.cache);
-        let Some(OnCard::Alone(card)) = &mut self.card else {
+        let Some(OnGpu::Alone(gpu)) = &mut self.gpu else {
             unreachable!("asked before")
         };
         self.model.embed(&[token], &mut b.residual);
-        card.run(cache, &b.residual, most)?;
+        gpu.run(cache, &b.residual, most)?;
         if most == 0 {
-            card.logits(&mut b.logits)?;
+            gpu.logits(&mut b.logits)?;
         }
         if let Some(votes) = votes {
             let config = self.model.config();
             let group = config.q_heads / config.kv_heads;
             for (layer, cached) in cache.layers.iter().enumerate() {
                 for q_head in 0..config.q_heads {
-                    let (probability, place) = card.best(layer, q_head);
+                    let (probability, place) = gpu.best(layer, q_head);
                     votes.count_one(cached.attended(q_head / group)[place], probability);
                 }
             }
@@ -270,30 +270,30 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn step_on_card(
+    fn step_on_gpu(
         &mut self,
         token: u32,
         mut votes: Option<&mut Votes>,
     ) -> Result<(), EngineError> {
-        self.begin_on_card()?;
-        if matches!(self.card, Some(OnCard::Alone(_))) {
+        self.begin_on_gpu()?;
+        if matches!(self.gpu, Some(OnGpu::Alone(_))) {
             return self.step_alone(token, votes, 0);
         }
         let (b, cache) = (&mut self.buffers, &mut self.cache);
-        let card = match self.card.as_mut().expect("just begun") {
-            OnCard::Alone(_) => unreachable!("asked before"),
-            OnCard::WithHost(card) => card,
+        let gpu = match self.gpu.as_mut().expect("just begun") {
+            OnGpu::Alone(_) => unreachable!("asked before"),
+            OnGpu::WithHost(gpu) => gpu,
         };
         let config = self.model.config();
         let group = config.q_heads / config.kv_heads;
         self.model.embed(&[token], &mut b.residual);
-        card.step(cache, &b.residual, &mut b.logits)?;
+        gpu.step(cache, &b.residual, &mut b.logits)?;
         let changed = &mut self.changed;
         let mut cut_layers = 0;
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             if let Some(votes) = votes.as_deref_mut() {
                 for q_head in 0..config.q_heads {
-                    let (probability, place) = card.best(layer, q_head);
+                    let (probability, place) = gpu.best(layer, q_head);
                     votes.count_one(cached.attended(q_head / group)[place], probability);
                 }
             }
@@ -305,7 +305,7 @@ impl<'a> Decoder<'a> {
             if cached.classes.is_none() && self.policy.decode_rows(own).is_none() {
                 continue;
             }
-            let (probabilities, stride) = card.seen(layer, cached.is_shared());
+            let (probabilities, stride) = gpu.seen(layer, cached.is_shared());
             changed.clear();
             let_go(
                 cached,
@@ -314,7 +314,7 @@ impl<'a> Decoder<'a> {
                 (probabilities, stride, group),
                 &mut |change| changed.push(change),
             );
-            card.send(layer, cached, changed)?;
+            gpu.send(layer, cached, changed)?;
         }
         cache.next = Pos(cache.next.0 + 1);
         Ok(())

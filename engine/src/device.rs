@@ -1,10 +1,10 @@
-//! What computes: the processor, or a graphics card beside it. In a build without the feature `cuda` a card is refused in a sentence.
+//! What computes: the processor, or a GPU beside it. In a build without the feature `cuda` a GPU is refused in a sentence.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Engine, EngineError};
-use kept_kernels::in_words;
+use kept_kernels::format_bytes;
 use kept_models::beside_weights;
 
 /// What `--device` names.
@@ -14,13 +14,13 @@ pub enum ComputeDevice {
     /// The processor.
     #[default]
     Cpu,
-    /// An NVIDIA graphics card, by its number.
+    /// An NVIDIA GPU, by its number.
     Cuda(usize),
 }
 
 /// No name of a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--device {0:?} is not known; it takes auto, cpu, or cuda:0 for the first graphics card")]
+#[error("--device {0:?} is not known; it takes auto, cpu, or cuda:0 for the first GPU")]
 pub struct UnknownDevice(String);
 
 impl FromStr for ComputeDevice {
@@ -50,7 +50,7 @@ impl fmt::Display for ComputeDevice {
 /// What `--device` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// `auto`: a graphics card for a model that fits one, the processor for others.
+    /// `auto`: a GPU for a model that fits one, the processor for others.
     #[default]
     Auto,
     /// This one and no other.
@@ -68,9 +68,9 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// A graphics card that this build can compute on.
+/// A GPU that this build can compute on.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct GraphicsCard {
+pub struct Gpu {
     /// What `--device` calls it.
     pub device: String,
     /// Its name, for people.
@@ -83,109 +83,111 @@ pub struct GraphicsCard {
     pub free: u64,
 }
 
-/// The graphics cards of this computer.
+/// The GPUs of this computer.
 ///
 /// # Errors
 /// Why there is none, in a sentence with the way out.
 #[cfg(feature = "cuda")]
-pub fn graphics_cards() -> Result<Vec<GraphicsCard>, String> {
-    let cards = kept_cuda::nvidia::cards().map_err(|why| why.to_string())?;
-    let card = |card: kept_cuda::nvidia::Card| GraphicsCard {
-        device: ComputeDevice::Cuda(card.ordinal).to_string(),
-        name: card.facts.name,
+pub fn gpus() -> Result<Vec<Gpu>, String> {
+    let gpus = kept_cuda::nvidia::gpus().map_err(|why| why.to_string())?;
+    let gpu = |gpu: kept_cuda::nvidia::Gpu| Gpu {
+        device: ComputeDevice::Cuda(gpu.ordinal).to_string(),
+        name: gpu.facts.name,
         capability: format!(
             "{}.{}",
-            card.facts.capability / 10,
-            card.facts.capability % 10
+            gpu.facts.capability / 10,
+            gpu.facts.capability % 10
         ),
-        memory: card.facts.memory,
-        free: card.free,
+        memory: gpu.facts.memory,
+        free: gpu.free,
     };
-    Ok(cards.into_iter().map(card).collect())
+    Ok(gpus.into_iter().map(gpu).collect())
 }
 
-/// The graphics cards of this computer.
+/// The GPUs of this computer.
 ///
 /// # Errors
 /// Always: this build has no kernels for any.
 #[cfg(not(feature = "cuda"))]
-pub fn graphics_cards() -> Result<Vec<GraphicsCard>, String> {
+pub fn gpus() -> Result<Vec<Gpu>, String> {
     Err(WITHOUT.to_owned())
 }
 
 #[cfg(not(feature = "cuda"))]
 const WITHOUT: &str =
-    "this build of Kept computes on the processor only; `make cuda` makes one for graphics cards";
+    "this build of Kept computes on the processor only; `make cuda` makes one for GPUs";
 
 #[cfg(feature = "cuda")]
 fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     kept_cuda::nvidia::open(ordinal).map_err(|why| {
-        EngineError::NoCard(format!("--device cuda:{ordinal}: {why}; use --device cpu"))
+        EngineError::NoGpu(format!("--device cuda:{ordinal}: {why}; use --device cpu"))
     })
 }
 
 #[cfg(not(feature = "cuda"))]
 fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
-    Err(EngineError::NoCard(format!(
+    Err(EngineError::NoGpu(format!(
         "--device cuda:{ordinal}: {WITHOUT}, or use --device cpu"
     )))
 }
 
-/// The card with the most free memory, if it holds half of a model with `weights` bytes or more, and a question beside it. The rest is read
+/// The GPU with the most free memory, if it holds half of a model with `weights` bytes or more, and a question beside it. The rest is read
 /// from the computer's memory ([`Engine::on`]): a document is read far faster so than by the processor, and an answer is not much slower.
 ///
 /// # Errors
 /// Why none does, in a sentence.
-pub fn fitting_card(cards: &[GraphicsCard], weights: u64) -> Result<ComputeDevice, String> {
-    let Some(card) = cards.iter().max_by_key(|card| card.free) else {
-        return Err("this computer has no graphics card that Kept can use".to_owned());
+pub fn fitting_gpu(gpus: &[Gpu], weights: u64) -> Result<ComputeDevice, String> {
+    let Some(gpu) = gpus.iter().max_by_key(|gpu| gpu.free) else {
+        return Err("this computer has no GPU that Kept can use".to_owned());
     };
-    let needed = (weights / 2).saturating_add(beside_weights(card.memory));
-    match needed <= card.free {
-        true => card.device.parse().map_err(|error| format!("{error}")),
+    let needed = (weights / 2).saturating_add(beside_weights(gpu.memory));
+    match needed <= gpu.free {
+        true => gpu.device.parse().map_err(|error| format!("{error}")),
         false => Err(format!(
-            "half of the model and the room beside it need {} of a graphics card, and {} has {} free",
-            in_words(needed),
-            card.name,
-            in_words(card.free)
+            "half of the model and the room beside it need {} of a GPU, and {} has {} free",
+            format_bytes(needed),
+            gpu.name,
+            format_bytes(gpu.free)
         )),
     }
 }
 
 impl EngineError {
-    /// Whether a graphics card is no longer to be relied on after this: it failed, or its memory ran out. Whoever has a process for
+    /// Whether a GPU is no longer to be relied on after this: it failed, or its memory ran out. Whoever has a process for
     /// the engine should start another one.
-    pub fn loses_card(&self) -> bool {
+    pub fn loses_gpu(&self) -> bool {
         use kept_cuda::DeviceError::{Failed, OutOfMemory};
-        matches!(self, Self::Card(Failed { .. } | OutOfMemory { .. }))
+        matches!(self, Self::Gpu(Failed { .. } | OutOfMemory { .. }))
     }
 }
 
-/// What a graphics card can do at most, measured on it in a second or two.
+/// What a GPU can do at most, measured on it in a second or two.
 ///
 /// # Errors
-/// [`EngineError::NoCard`] where there is none, [`EngineError::Card`] where it fails.
-pub fn card_rates(ordinal: usize) -> Result<CardRates, EngineError> {
+/// [`EngineError::NoGpu`] where there is none, [`EngineError::Gpu`] where it fails.
+pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
     let device = open(ordinal)?;
-    let rates = device.rates(&kept_cuda::RatesOf::CARD)?;
-    Ok(CardRates {
-        card: device.facts().name.clone(),
+    let rates = device.rates(&kept_cuda::RatesOf::GPU)?;
+    Ok(GpuRates {
+        gpu: device.facts().name.clone(),
         copy_gbs: rates.copy / 1e9,
-        to_card_gbs: rates.to_card / 1e9,
+        to_gpu_gbs: rates.to_gpu / 1e9,
         matrix_tflops: rates.matrix / 1e12,
         attention_tflops: rates.attention / 1e12,
     })
 }
 
-/// What a graphics card can do at most.
+/// What a GPU can do at most.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct CardRates {
+pub struct GpuRates {
     /// Its name, for people.
-    pub card: String,
-    /// Copies on the card: bytes read and bytes written, both counted.
+    #[serde(rename = "card")]
+    pub gpu: String,
+    /// Copies on the GPU: bytes read and bytes written, both counted.
     pub copy_gbs: f64,
-    /// Copies from the computer's page-locked memory to the card: bytes that arrive.
-    pub to_card_gbs: f64,
+    /// Copies from the computer's pinned memory to the GPU: bytes that arrive.
+    #[serde(rename = "to_card_gbs")]
+    pub to_gpu_gbs: f64,
     /// Products of halves on its tensor cores, with sums in f32.
     pub matrix_tflops: f64,
     /// Attention of the last 2,048 of 32K tokens in a layer of an 8B model.
@@ -193,19 +195,19 @@ pub struct CardRates {
 }
 
 impl Engine {
-    /// The same engine on `device`. For a graphics card the weights are copied there; layers that have no room beside a question stay in the
-    /// computer's memory, page-locked, and are read from there.
+    /// The same engine on `device`. For a GPU the weights are copied there; layers that have no room beside a question stay in the
+    /// computer's memory, pinned, and are read from there.
     ///
     /// # Errors
-    /// [`EngineError::NoCard`] where there is none, [`EngineError::Card`] where the model does not fit it.
+    /// [`EngineError::NoGpu`] where there is none, [`EngineError::Gpu`] where the model does not fit it.
     pub fn on(self, device: ComputeDevice) -> Result<Self, EngineError> {
         match device {
             ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_card(open(ordinal)?),
+            ComputeDevice::Cuda(ordinal) => self.on_gpu(open(ordinal)?),
         }
     }
 
-    /// The same engine where it is to compute; and, where a card was looked for in vain, why that is the processor.
+    /// The same engine where it is to compute; and, where a GPU was looked for in vain, why that is the processor.
     ///
     /// # Errors
     /// As [`Engine::on`], for a device that was named.
@@ -213,12 +215,11 @@ impl Engine {
         if let DeviceChoice::Named(device) = choice {
             return Ok((self.on(device)?, None));
         }
-        let fitting =
-            graphics_cards().and_then(|cards| fitting_card(&cards, self.model().weights_bytes()));
+        let fitting = gpus().and_then(|gpus| fitting_gpu(&gpus, self.model().weights_bytes()));
         let placed = fitting.and_then(|device| match device {
             ComputeDevice::Cpu => Ok(()),
             ComputeDevice::Cuda(ordinal) => open(ordinal)
-                .and_then(|card| self.take_card(card))
+                .and_then(|gpu| self.take_gpu(gpu))
                 .map_err(|error| error.to_string()),
         });
         Ok((self, placed.err()))
@@ -231,27 +232,27 @@ impl Engine {
     pub fn as_if_on(self, device: ComputeDevice) -> Result<Self, EngineError> {
         match device {
             ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_card(open(ordinal)?.rehearsal()),
+            ComputeDevice::Cuda(ordinal) => self.on_gpu(open(ordinal)?.dry_run()),
         }
     }
 
-    /// What a person should know of a model that does not fit its graphics card, in a sentence.
-    pub(crate) fn card_note(&self) -> Option<String> {
-        let card = self.model().card()?;
-        let away = card.host_bytes();
+    /// What a person should know of a model that does not fit its GPU, in a sentence.
+    pub(crate) fn gpu_note(&self) -> Option<String> {
+        let gpu = self.model().gpu()?;
+        let away = gpu.host_bytes();
         (away > 0).then(|| {
             format!(
                 "{} of the model's weights have no room on {} beside a question and are read from the computer's memory for every token, which takes longer; a smaller quantisation may fit",
-                in_words(away),
+                format_bytes(away),
                 self.computes_on()
             )
         })
     }
 
-    /// What computes, in words: the processor, or a graphics card's name.
+    /// What computes, in words: the processor, or a GPU's name.
     pub fn computes_on(&self) -> &str {
-        let card = self.model().card();
-        card.map_or("the processor", |card| &card.device().facts().name)
+        let gpu = self.model().gpu();
+        gpu.map_or("the processor", |gpu| &gpu.device().facts().name)
     }
 }
 
@@ -260,28 +261,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_card_with_most_room_is_taken_if_the_model_fits_it() {
-        let card = |device: &str, free: u64| GraphicsCard {
+    fn the_gpu_with_most_room_is_taken_if_the_model_fits_it() {
+        let gpu = |device: &str, free: u64| Gpu {
             device: device.to_owned(),
             name: format!("NVIDIA {device}"),
             capability: "8.6".to_owned(),
             memory: 24 << 30,
             free,
         };
-        let two = [card("cuda:0", 4 << 30), card("cuda:1", 20 << 30)];
-        assert_eq!(fitting_card(&two, 5 << 30), Ok(ComputeDevice::Cuda(1)));
-        assert_eq!(fitting_card(&two, 36 << 30), Ok(ComputeDevice::Cuda(1)));
-        let why = fitting_card(&two, (36 << 30) + 2).expect_err("too large");
+        let two = [gpu("cuda:0", 4 << 30), gpu("cuda:1", 20 << 30)];
+        assert_eq!(fitting_gpu(&two, 5 << 30), Ok(ComputeDevice::Cuda(1)));
+        assert_eq!(fitting_gpu(&two, 36 << 30), Ok(ComputeDevice::Cuda(1)));
+        let why = fitting_gpu(&two, (36 << 30) + 2).expect_err("too large");
         assert!(
             why.contains("20.0 GiB of") && why.contains("NVIDIA cuda:1 has 20.0 GiB free"),
             "{why}"
         );
-        assert!(fitting_card(&two, u64::MAX).is_err());
-        assert!(fitting_card(&[], 1).is_err_and(|why| why.contains("no graphics card")));
+        assert!(fitting_gpu(&two, u64::MAX).is_err());
+        assert!(fitting_gpu(&[], 1).is_err_and(|why| why.contains("no GPU")));
     }
 
     #[test]
-    fn a_card_that_failed_or_is_full_is_lost_and_one_that_was_never_used_is_not() {
+    fn a_gpu_that_failed_or_is_full_is_lost_and_one_that_was_never_used_is_not() {
         let device = || "NVIDIA".to_owned();
         let failed = kept_cuda::DeviceError::Failed {
             device: device(),
@@ -295,13 +296,13 @@ mod tests {
         };
         let of_the_host = kept_cuda::DeviceError::HostMemory { needed: 1 << 30 };
         for (error, lost) in [
-            (EngineError::Card(failed), true),
-            (EngineError::Card(full), true),
-            (EngineError::Card(of_the_host), false),
-            (EngineError::NoCard("there is none".to_owned()), false),
+            (EngineError::Gpu(failed), true),
+            (EngineError::Gpu(full), true),
+            (EngineError::Gpu(of_the_host), false),
+            (EngineError::NoGpu("there is none".to_owned()), false),
             (EngineError::Stopped, false),
         ] {
-            assert_eq!(error.loses_card(), lost, "{error}");
+            assert_eq!(error.loses_gpu(), lost, "{error}");
         }
     }
 

@@ -3,7 +3,7 @@
 use kept_models::ModelError;
 use kept_policies::PolicyError;
 
-use kept_kernels::in_words;
+use kept_kernels::format_bytes;
 
 /// Why the engine gives no answer.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +40,9 @@ pub enum EngineError {
     /// A budget in bytes that the fewest rows do not fit.
     #[error(
         "a budget of {} needs {} more: cache, tables and the answer's buffers have to fit it{}; give at least {}",
-        in_words(*bytes), in_words(*missing),
-        windows.map_or(String::new(), |windows| format!(" beside the {} of the model's sliding-window layers", in_words(windows))),
-        in_words(bytes + missing)
+        format_bytes(*bytes), format_bytes(*missing),
+        windows.map_or(String::new(), |windows| format!(" beside the {} of the model's sliding-window layers", format_bytes(windows))),
+        format_bytes(bytes + missing)
     )]
     BudgetBytes {
         /// The budget.
@@ -55,7 +55,7 @@ pub enum EngineError {
     /// Less memory than a question takes at least.
     #[error(
         "--memory {} needs {} more: the weights alone are {}, and the smallest cache and scratch for this document come on top; close other programs and give more, shorten the document or choose a smaller model",
-        in_words(*memory), in_words(*missing), in_words(*weights)
+        format_bytes(*memory), format_bytes(*missing), format_bytes(*weights)
     )]
     Memory {
         /// What was given, in bytes.
@@ -68,36 +68,36 @@ pub enum EngineError {
     /// The system does not give the memory that a question takes.
     #[error(
         "the system refuses {} of memory that this question would take beside the weights; close other programs, or set a smaller --budget or --memory",
-        in_words(*bytes)
+        format_bytes(*bytes)
     )]
     Refused {
         /// What was asked for.
         bytes: u64,
     },
-    /// A graphics card has not as much free memory as a question takes.
+    /// A GPU has not as much free memory as a question takes.
     #[error(
-        "this question would take {} of the graphics card {card} beside the weights, and {} are free: {} are missing; set a smaller --budget or --memory, close what else uses the card, or take --device cpu",
-        in_words(*needed), in_words(*free), in_words(needed - free)
+        "this question would take {} of the GPU {gpu} beside the weights, and {} are free: {} are missing; set a smaller --budget or --memory, close what else uses the GPU, or take --device cpu",
+        format_bytes(*needed), format_bytes(*free), format_bytes(needed - free)
     )]
-    CardMemory {
-        /// The card.
-        card: String,
+    GpuMemory {
+        /// The GPU.
+        gpu: String,
         /// What it would take.
         needed: u64,
         /// What is free.
         free: u64,
     },
-    /// The graphics card failed, or has too little memory.
+    /// The GPU failed, or has too little memory.
     #[error(transparent)]
-    Card(#[from] kept_cuda::DeviceError),
-    /// There is no graphics card to compute on.
+    Gpu(#[from] kept_cuda::DeviceError),
+    /// There is no GPU to compute on.
     #[error("{0}")]
-    NoCard(String),
-    /// Rows of this type are not kept on a graphics card.
+    NoGpu(String),
+    /// Rows of this type are not kept on a GPU.
     #[error(
-        "a cache of type {cache} is not kept on a graphics card, which computes keys and values in half precision; take --cache f16, q8_0 or q4_0, or --device cpu"
+        "a cache of type {cache} is not kept on a GPU, which computes keys and values in half precision; take --cache f16, q8_0 or q4_0, or --device cpu"
     )]
-    CardRows {
+    GpuRows {
         /// The type.
         cache: kept_kernels::CacheType,
     },
@@ -285,7 +285,7 @@ impl From<kept_models::PassError> for EngineError {
     fn from(error: kept_models::PassError) -> Self {
         match error {
             kept_models::PassError::Stopped(_) => EngineError::Stopped,
-            kept_models::PassError::Card(error) => EngineError::Card(error),
+            kept_models::PassError::Gpu(error) => EngineError::Gpu(error),
         }
     }
 }

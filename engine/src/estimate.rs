@@ -1,11 +1,11 @@
 //! What a question would cost, before anything is read.
 
-use kept_kernels::{PackedRows, in_words};
+use kept_kernels::{PackedRows, format_bytes};
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::{CHUNK, card_bytes};
+use crate::prefill::{CHUNK, gpu_bytes};
 use crate::sizes::{Sizes, kept_bytes};
 use crate::streaming::StreamPlan;
 use crate::vault::Vaults;
@@ -56,7 +56,7 @@ pub struct Costing<'a> {
     /// As in [`crate::Ask`].
     pub budget: Option<Budget>,
     /// Room for an answer of so many tokens; fewer where the model's context ends sooner.
-    pub room: usize,
+    pub max_new_tokens: usize,
     /// As in [`Limits`].
     pub memory: Option<u64>,
     /// Bytes of the document's text.
@@ -81,9 +81,9 @@ impl Costing<'_> {
         let streams = engine.streams(Streaming::Auto, self.prompt.tokens);
         Prompted {
             shape: self.prompt,
-            room: match streams {
-                true => self.room.min(StreamPlan::MOST_ROOM),
-                false => self.room,
+            max_new_tokens: match streams {
+                true => self.max_new_tokens.min(StreamPlan::MOST_NEW_TOKENS),
+                false => self.max_new_tokens,
             },
             streams,
             memory: self.memory,
@@ -129,7 +129,7 @@ impl Costing<'_> {
 }
 
 impl Engine {
-    /// What a question with such a `prompt` would cost, with room for an answer of `room` tokens (fewer where the model's
+    /// What a question with such a `prompt` would cost, with room for an answer of `max_new_tokens` tokens (fewer where the model's
     /// context ends sooner).
     ///
     /// # Errors
@@ -139,13 +139,13 @@ impl Engine {
         prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<Estimate, EngineError> {
         self.cost(&Costing {
             prompt,
             method,
             budget,
-            room,
+            max_new_tokens,
             memory: None,
             text_bytes: 0,
             vault: None,
@@ -165,7 +165,13 @@ impl Engine {
         };
         let beside = costing.bytes_beside(self, &prompted);
         if method.name == AUTO {
-            let chosen = self.choose(costing.prompt, budget, costing.room, &limits, beside)?;
+            let chosen = self.choose(
+                costing.prompt,
+                budget,
+                costing.max_new_tokens,
+                &limits,
+                beside,
+            )?;
             let rows = (chosen.method.name != "full").then_some(Budget::Rows(chosen.rows));
             let stored = self.clone().with_cache(chosen.cache);
             let estimate = stored.cost(&Costing {
@@ -218,11 +224,11 @@ impl Engine {
         // As the question will store its rows.
         let cache = estimate.cache.parse().unwrap_or(self.cache_type());
         let stored = self.clone().with_cache(cache);
-        let Some(foreseen) = stored.foresee_vault(begins, &costing, vaults)? else {
+        let Some(estimated) = stored.estimate_prefix_hit(begins, &costing, vaults)? else {
             return Ok(estimate);
         };
-        estimate.tokens_from_vault = foreseen.tokens;
-        if let Some(ledger) = foreseen.ledger {
+        estimate.tokens_from_vault = estimated.tokens;
+        if let Some(ledger) = estimated.ledger {
             estimate.scratch = scratch_of(&ledger, estimate.kv_bytes);
         }
         Ok(estimate)
@@ -239,7 +245,7 @@ impl Engine {
         } = costing.read(self)?;
         let of_budget = (costing.budget).and_then(|_| budget_note(costing.method, rows, tokens));
         notes.splice(0..0, of_budget);
-        let ledger = self.ledger_of(&sizes, costing.room)?;
+        let ledger = self.ledger_of(&sizes, costing.max_new_tokens)?;
         let config = self.model().config();
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, self.cache_type());
         let kept: usize = sizes.kept().sum();
@@ -295,41 +301,41 @@ impl Engine {
         prompt: &PromptShape,
         method: &Method,
         budget: Option<Budget>,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<MemoryLedger, EngineError> {
         let prompted = Prompted {
             shape: prompt,
-            room,
+            max_new_tokens,
             streams: false,
             memory: None,
             vault: None,
         };
         let stored = self.for_bytes(method, budget, &prompted, &Limits::default(), 0)?;
         let engine = stored.map_or_else(|| self.clone(), |(engine, _)| engine);
-        engine.ledger_of(&engine.sizes(method, budget, &prompted)?, room)
+        engine.ledger_of(&engine.sizes(method, budget, &prompted)?, max_new_tokens)
     }
 
-    /// Bytes of the graphics card that has the model's weights, these included, that such a reading and its answer take at the worst
-    /// moment, of `memory` at most, with the document kept in `vault` if that is something; 0 where there is no card.
+    /// Bytes of the GPU that has the model's weights, these included, that such a reading and its answer take at the worst
+    /// moment, of `memory` at most, with the document kept in `vault` if that is something; 0 where there is no GPU.
     ///
     /// # Errors
     /// As [`Engine::estimate`].
-    pub fn expected_card_bytes(
+    pub fn expected_gpu_bytes(
         &self,
         prompt: &PromptShape,
-        (method, budget, room): (&Method, Option<Budget>, usize),
+        (method, budget, max_new_tokens): (&Method, Option<Budget>, usize),
         vault: Option<PackedRows>,
         memory: Option<u64>,
     ) -> Result<u64, EngineError> {
         let prompted = Prompted {
             shape: prompt,
-            room,
+            max_new_tokens,
             streams: false,
             memory,
             vault,
         };
         let sizes = self.sizes(method, budget, &prompted)?;
-        Ok(self.ledger_of(&sizes, room)?.card)
+        Ok(self.ledger_of(&sizes, max_new_tokens)?.gpu)
     }
 
     /// The sizes of a question that is read whole, with the rows that the budget names and chunks of the usual length.
@@ -340,28 +346,33 @@ impl Engine {
         prompted: &Prompted<'_>,
     ) -> Result<Sizes, EngineError> {
         let mut policy = method.build()?;
-        let rows = self.rows_for(&mut *policy, budget, prompted.shape, prompted.room)?;
+        let rows = self.rows_for(
+            &mut *policy,
+            budget,
+            prompted.shape,
+            prompted.max_new_tokens,
+        )?;
         self.sizes_with(&mut *policy, prompted, rows, CHUNK)
     }
 
     pub(crate) fn ledger_of(
         &self,
         sizes: &Sizes,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<MemoryLedger, EngineError> {
         let model = self.model();
         // Tables are the same number of bytes for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
-        let positions = sizes.tokens + self.room(sizes.tokens, room);
-        let card = match model.card() {
-            Some(card) => {
-                let answering = sizes.card_rooms().bytes(card, model, positions)?;
-                card.bytes() + card_bytes(model, sizes)?.max(answering)
+        let positions = sizes.tokens + self.max_new_tokens(sizes.tokens, max_new_tokens);
+        let gpu = match model.gpu() {
+            Some(gpu) => {
+                let answering = sizes.gpu_decode_plan().bytes(gpu, model, positions)?;
+                gpu.bytes() + gpu_bytes(model, sizes)?.max(answering)
             }
             None => 0,
         };
         Ok(MemoryLedger {
-            card,
+            gpu,
             rope: a_position * positions as u64,
             decode: decode::scratch_bytes(model, sizes.max_capacity, sizes.max_entries()),
             ..sizes.ledger(model)
@@ -369,14 +380,14 @@ impl Engine {
     }
 
     /// Tokens that an answer of `max_tokens` can have after a prompt of `tokens`.
-    pub(crate) fn room(&self, tokens: usize, max_tokens: usize) -> usize {
+    pub(crate) fn max_new_tokens(&self, tokens: usize, max_tokens: usize) -> usize {
         max_tokens.min(self.model().config().context.saturating_sub(tokens))
     }
 }
 
 /// What a question takes beside weights and kept rows.
 fn scratch_of(ledger: &MemoryLedger, kv_bytes: u64) -> u64 {
-    ledger.peak() + ledger.kept_on_card - ledger.weights - kv_bytes
+    ledger.peak() + ledger.kept_on_gpu - ledger.weights - kv_bytes
 }
 
 /// What was chosen for an amount of memory, and what it `costs`, in one sentence: [`Estimate::fitted`], and among an answer's notes.
@@ -384,11 +395,11 @@ pub fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &str) -> 
     let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
     format!(
         "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {costs}",
-        in_words(memory),
+        format_bytes(memory),
         fitted.rows.min(tokens),
         fitted.cache,
         fitted.chunk,
-        in_words(fitted.bytes)
+        format_bytes(fitted.bytes)
     )
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Not here: what one question costs (`estimate.rs`); this file asks it for ever longer documents.
 
-use kept_models::CardModel;
+use kept_models::GpuModel;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::{Engine, Method, Prompt};
 pub const TOKENS_PER_PAGE: usize = 400;
 
 /// Room for the answer that is counted, in tokens.
-const ROOM: usize = Engine::DEFAULT_MAX_TOKENS;
+const MAX_NEW_TOKENS: usize = Engine::DEFAULT_MAX_TOKENS;
 
 /// What can be read with one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ impl Fit {
 }
 
 impl Engine {
-    /// What this model can read with `free` bytes of memory (of the graphics card, if it computes there; weights included): with everything
+    /// What this model can read with `free` bytes of memory (of the GPU, if it computes there; weights included): with everything
     /// kept, and with a few budgets of `method`.
     pub fn fit(&self, free: u64, method: &Method) -> Fit {
         let full = Method {
@@ -66,7 +66,7 @@ impl Engine {
         };
         let peak = |tokens: usize, method: &Method, rows: Option<usize>| {
             let budget = rows.map(Budget::Rows);
-            let ledger = self.expected_ledger(&prompt(tokens), method, budget, ROOM);
+            let ledger = self.expected_ledger(&prompt(tokens), method, budget, MAX_NEW_TOKENS);
             ledger.ok().map(|ledger| ledger.worst())
         };
         let longest = self.model().config().context.saturating_sub(1).max(1);
@@ -96,7 +96,7 @@ impl Engine {
         let smaller = budgets.iter().filter(|&&rows| rows < longest);
         let lines = std::iter::once(None).chain(smaller.map(|&rows| Some(rows)));
         let model = self.model();
-        let there = model.card().map(CardModel::bytes);
+        let there = model.gpu().map(GpuModel::bytes);
         let weights_bytes = there.unwrap_or_else(|| model.weights_bytes());
         let a_page = peak(TOKENS_PER_PAGE.min(longest), &full, None);
         Fit {

@@ -8,7 +8,7 @@ use crate::system;
 /// What one question takes. Weights are mapped from their file: the system may drop their pages and read them again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryLedger {
-    /// The model file's tensors, mapped; and copies of the layers that a graphics card has no room for, which stay.
+    /// The model file's tensors, mapped; and copies of the layers that a GPU has no room for, which stay.
     pub weights: u64,
     /// The tokenizer: the vocabulary's texts and tables.
     pub vocabulary: u64,
@@ -28,21 +28,21 @@ pub struct MemoryLedger {
     pub rope: u64,
     /// Kept rows with room for the answer, positions and ranks.
     pub kept_rows: u64,
-    /// Kept rows with room for the answer that are on a graphics card and nowhere else: a part of `card`.
-    pub kept_on_card: u64,
+    /// Kept rows with room for the answer that are on a GPU and nowhere else: a part of `gpu`.
+    pub kept_on_gpu: u64,
     /// What the method keeps beside rows: scores, marks and counters of its own, and the look-up tables of a merging one.
     pub tables: u64,
     /// Buffers of the decode loop.
     pub decode: u64,
-    /// On a graphics card: the model there and what a question takes beside it at its worst moment; nothing of it is in the other
+    /// On a GPU: the model there and what a question takes beside it at its worst moment; nothing of it is in the other
     /// figures.
-    pub card: u64,
+    pub gpu: u64,
 }
 
 impl MemoryLedger {
     /// Kept rows and tables, wherever they are.
     pub fn kept(&self) -> u64 {
-        self.kept_rows + self.kept_on_card + self.tables
+        self.kept_rows + self.kept_on_gpu + self.tables
     }
 
     /// Everything beside weights, kept rows and tables while reading.
@@ -60,11 +60,11 @@ impl MemoryLedger {
         self.weights + self.vocabulary + self.prompt + self.kept_rows + self.tables + self.scratch()
     }
 
-    /// The most of the memory that matters: the graphics card's where there is one, else [`MemoryLedger::peak`].
+    /// The most of the memory that matters: the GPU's where there is one, else [`MemoryLedger::peak`].
     pub fn worst(&self) -> u64 {
-        match self.card {
+        match self.gpu {
             0 => self.peak(),
-            card => card,
+            gpu => gpu,
         }
     }
 

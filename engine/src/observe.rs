@@ -12,9 +12,9 @@ use kept_kernels::{
     log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, HostRows, Ramp};
+use kept_policies::{Future, FutureQueries, HostRows, WeightedWindow};
 
-pub use moments::{AverageTurn, QueryMoments};
+pub use moments::{MeanRotation, QueryMoments};
 
 /// The last queries of a prompt, and all its keys.
 #[derive(Debug, Clone, Copy)]
@@ -65,13 +65,18 @@ impl<'a> LastQueries<'a> {
         }
     }
 
-    /// Writes `out [q_heads, n]`: what the last rows see, the newest weighing most ([`Ramp`]).
+    /// Writes `out [q_heads, n]`: what the last rows see, the newest weighing most ([`WeightedWindow`]).
     ///
     /// # Errors
     /// When `stop` was requested.
-    pub fn ramp(&self, ramp: Ramp, out: &mut Vec<f32>, stop: &Stop) -> Result<(), Stopped> {
-        let weights = ramp_weights(ramp);
-        self.scores(self.last(ramp.rows), Some(&weights), out, stop)
+    pub fn weighted_window(
+        &self,
+        weighted_window: WeightedWindow,
+        out: &mut Vec<f32>,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let weights = ramp_weights(weighted_window);
+        self.scores(self.last(weighted_window.rows), Some(&weights), out, stop)
     }
 
     /// The same for the keys `among` alone, ascending and before those rows; 0 for all others.
@@ -80,23 +85,28 @@ impl<'a> LastQueries<'a> {
     /// When `stop` was requested.
     pub fn ramp_among(
         &self,
-        ramp: Ramp,
+        weighted_window: WeightedWindow,
         among: &[u32],
         out: &mut Vec<f32>,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let weights = ramp_weights(ramp);
+        let weights = ramp_weights(weighted_window);
         out.clear();
         out.resize(self.shape.q_heads * self.tokens, 0.0);
-        let task = self.window(self.last(ramp.rows), Some(&weights));
+        let task = self.window(self.last(weighted_window.rows), Some(&weights));
         window_scores_among(&task, among, out, stop)
     }
 
-    /// Writes `bits [kv_heads, n, words]` as [`BelowAverage`](kept_policies::BelowAverage) describes them, for the last `rows` queries.
+    /// Writes `bits [kv_heads, n, words]` as [`LowAttention`](kept_policies::BelowAverage) describes them, for the last `rows` queries.
     ///
     /// # Errors
     /// When `stop` was requested.
-    pub fn below(&self, rows: usize, bits: &mut Vec<u64>, stop: &Stop) -> Result<(), Stopped> {
+    pub fn low_attention(
+        &self,
+        rows: usize,
+        bits: &mut Vec<u64>,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
         bits.clear();
         bits.resize(self.shape.kv_heads * self.tokens * words(rows), 0);
         mark_below_average(&self.rows(self.last(rows)), bits, stop)
@@ -135,10 +145,12 @@ impl<'a> LastQueries<'a> {
 }
 
 /// `[rows]`: how much each of the last rows weighs.
-pub(crate) fn ramp_weights(ramp: Ramp) -> Vec<f32> {
-    let last = (ramp.rows - 1).max(1) as f32;
-    (0..ramp.rows)
-        .map(|row| (1.0 + (ramp.newest - 1.0) * row as f32 / last) / ramp.rows as f32)
+pub(crate) fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
+    let last = (weighted_window.rows - 1).max(1) as f32;
+    (0..weighted_window.rows)
+        .map(|row| {
+            (1.0 + (weighted_window.newest - 1.0) * row as f32 / last) / weighted_window.rows as f32
+        })
         .collect()
 }
 
@@ -154,13 +166,13 @@ pub enum LogSumExp<'a> {
 #[derive(Debug, Default)]
 pub struct Measured {
     /// `[q_heads, n]`
-    pub ramp: Vec<f32>,
+    pub weighted_window: Vec<f32>,
     /// `[kv_heads, n, words]`
     pub bits: Vec<u64>,
     /// The queries so far, for each request there is; one as long as one method cuts.
     moments: Vec<(Future, QueryMoments)>,
     /// The mean rotation over so many positions after the document, which all requests of a prompt have end at the same place.
-    turns: Vec<(usize, AverageTurn)>,
+    turns: Vec<(usize, MeanRotation)>,
 }
 
 impl Measured {
@@ -237,7 +249,7 @@ impl Measured {
         if let Some(rope) = rope
             && !self.turns.iter().any(|(p, _)| *p == future.positions)
         {
-            let turn = AverageTurn::new(rope, future.until, future.positions);
+            let turn = MeanRotation::new(rope, future.until, future.positions);
             self.turns.push((future.positions, turn));
         }
         let mut turns = self.turns.iter().filter(|_| rope.is_some());
@@ -302,7 +314,8 @@ mod tests {
             log_sum_exp: &[],
         };
         let mut bits = Vec::new();
-        last.below(2, &mut bits, &Stop::new()).expect("not stopped");
+        last.low_attention(2, &mut bits, &Stop::new())
+            .expect("not stopped");
         assert_eq!(bits, [0b10, 0b01, 0b00], "key 2 is not there for row 0");
     }
 
@@ -317,12 +330,12 @@ mod tests {
             tokens: 4,
             log_sum_exp: &[],
         };
-        let ramp = Ramp {
+        let weighted_window = WeightedWindow {
             rows: 3,
             newest: 1.2,
         };
         let mut out = Vec::new();
-        last.ramp(ramp, &mut out, &Stop::new())
+        last.weighted_window(weighted_window, &mut out, &Stop::new())
             .expect("not stopped");
         let expected = (1.0 / 2.0 + 1.1 / 3.0 + 1.2 / 4.0) / 3.0;
         assert!((out[0] - expected).abs() < 1e-6, "{out:?}");

@@ -376,8 +376,8 @@ fn too_long(
         end -= 1;
     }
     let sample = model.tokenizer()?.encode(&document[..end]).ids.len().max(1);
-    let room = context.saturating_sub(around.max(64) + SMALLEST_ANSWER);
-    let bytes = end * room / sample;
+    let space = context.saturating_sub(around.max(64) + SMALLEST_ANSWER);
+    let bytes = end * space / sample;
     let fits = match bytes {
         0..10_000 => format!("{bytes} bytes"),
         10_000..10_000_000 => format!("{} kB", bytes / 1000),

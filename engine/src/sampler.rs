@@ -266,13 +266,16 @@ mod tests {
     fn a_reserved_sampler_takes_no_more_memory() {
         let mut sampler = Sampler::new(&penalised(1.5)).unwrap();
         sampler.reserve(100);
-        let room = sampler.said.capacity();
+        let capacity = sampler.said.capacity();
         for likely in 0..100 {
             let mut logits = vec![0.0; 100];
             logits[likely] = 9.0;
             assert_eq!(sampler.next(&mut logits).unwrap(), likely as u32);
         }
-        assert_eq!((sampler.said.len(), sampler.said.capacity()), (100, room));
+        assert_eq!(
+            (sampler.said.len(), sampler.said.capacity()),
+            (100, capacity)
+        );
     }
 
     #[test]

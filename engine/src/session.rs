@@ -235,25 +235,25 @@ impl Engine {
     /// The same engine with the model's weights on `device` too, which computes from now on.
     ///
     /// # Errors
-    /// [`EngineError::Card`] where the model does not fit it.
+    /// [`EngineError::Gpu`] where the model does not fit it.
     ///
     /// # Panics
-    /// When there are copies of the engine, which would go on without the card.
-    pub fn on_card(mut self, device: kept_cuda::Device) -> Result<Self, EngineError> {
-        self.take_card(device)?;
+    /// When there are copies of the engine, which would go on without the GPU.
+    pub fn on_gpu(mut self, device: kept_cuda::Device) -> Result<Self, EngineError> {
+        self.take_gpu(device)?;
         Ok(self)
     }
 
-    /// [`Engine::on_card`] in place: after an error the engine computes where it did.
+    /// [`Engine::on_gpu`] in place: after an error the engine computes where it did.
     ///
     /// # Errors
     /// As there.
     ///
     /// # Panics
     /// As there.
-    pub fn take_card(&mut self, device: kept_cuda::Device) -> Result<(), EngineError> {
+    pub fn take_gpu(&mut self, device: kept_cuda::Device) -> Result<(), EngineError> {
         let opened = Arc::get_mut(&mut self.opened).expect("an engine without copies");
-        Ok(opened.model.take_card(device)?)
+        Ok(opened.model.take_gpu(device)?)
     }
 
     /// Bytes of the program itself, where the system says: what the process had allocated before it opened the model, and its code.
@@ -310,17 +310,17 @@ impl Engine {
     }
 
     /// Rows per kv head that `policy` is given for `budget` on a `prompt`: a method that has settings of its own for the case goes
-    /// by these where there is no budget. A budget in bytes holds rows, tables and buffers for an answer of `room` tokens.
+    /// by these where there is no budget. A budget in bytes holds rows, tables and buffers for an answer of `max_new_tokens` tokens.
     pub fn rows_for(
         &self,
         policy: &mut dyn Policy,
         budget: Option<Budget>,
         prompt: &PromptShape,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<usize, EngineError> {
         let own = match budget {
             Some(_) => None,
-            None => policy.unbudgeted(&shape_of(self.model()), prompt),
+            None => policy.default_rows(&shape_of(self.model()), prompt),
         };
         if let Some(own) = own {
             return Ok(own);
@@ -331,7 +331,7 @@ impl Engine {
             Some(Budget::Bytes(bytes)) if policy.name() != "full" => {
                 let prompted = Prompted {
                     shape: prompt,
-                    room,
+                    max_new_tokens,
                     streams: false,
                     memory: None,
                     vault: None,

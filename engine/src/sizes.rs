@@ -8,13 +8,14 @@ use kept_cuda::RowKind;
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::Model;
 use kept_policies::{
-    ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Ramp, Retention, Window,
+    ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Retention, WeightedWindow,
+    Window,
 };
 
 use crate::EngineError;
 use crate::compact::{EXACT, Stored};
-use crate::decode::{CardRooms, CutRoom};
-use crate::rereading::Rereading;
+use crate::decode::{GpuDecodePlan, SelectedCapacity};
+use crate::reconstruction_plan::ReconstructionPlan;
 use crate::shape::shape_of;
 
 pub(crate) use kept::{full_cache_bytes, kept_bytes, places_bytes, window_bytes};
@@ -41,10 +42,10 @@ impl LayerKeeps {
 }
 
 /// # Errors
-/// [`EngineError::CardRows`] where rows of that type would have to be on a graphics card, which has none such.
-pub(crate) fn refuse_on_card(cache: CacheType, on_card: bool) -> Result<(), EngineError> {
-    match on_card && RowKind::of(cache).is_none() {
-        true => Err(EngineError::CardRows { cache }),
+/// [`EngineError::GpuRows`] where rows of that type would have to be on a GPU, which has none such.
+pub(crate) fn refuse_on_gpu(cache: CacheType, on_gpu: bool) -> Result<(), EngineError> {
+    match on_gpu && RowKind::of(cache).is_none() {
+        true => Err(EngineError::GpuRows { cache }),
         false => Ok(()),
     }
 }
@@ -56,7 +57,7 @@ pub(crate) fn refuse_repeated_rounding(
     policy: &dyn Policy,
     merges: bool,
 ) -> Result<(), EngineError> {
-    let why = match (merges, policy.spills_over()) {
+    let why = match (merges, policy.merges_values_in_decode()) {
         (true, _) => "merges rows while it answers",
         (_, true) => "adds to rows while it answers",
         _ => return Ok(()),
@@ -78,7 +79,7 @@ pub(crate) struct Sizes {
     /// Tokens that run through a layer together.
     pub(crate) chunk: usize,
     /// Tokens that may follow.
-    pub(crate) room: usize,
+    pub(crate) max_new_tokens: usize,
     /// `[layers of the model]`
     pub(crate) keeps: Vec<LayerKeeps>,
     /// `[layers]`: rows per kv head that the method may keep.
@@ -96,11 +97,11 @@ pub(crate) struct Sizes {
     /// Where kept rows stand.
     pub(crate) positions: Positions,
     /// `[layers]`: tokens that enter; all of the prompt, but for methods that drop tokens on the way.
-    pub(crate) entering: Vec<usize>,
+    pub(crate) layer_input_tokens: Vec<usize>,
     /// The document's repetition, where a layer asks for it.
-    pub(crate) rereading: Option<Rereading>,
+    pub(crate) reconstruction_plan: Option<ReconstructionPlan>,
     /// Whether a first reading only measures, and a second one cuts.
-    pub(crate) surveys: bool,
+    pub(crate) has_score_pass: bool,
     /// First tokens whose rows come from a vault: they do not run through the layers.
     known: usize,
     /// Bytes that reading from a vault and writing to it takes.
@@ -111,18 +112,18 @@ pub(crate) struct Sizes {
     pub(crate) rearranges: bool,
     /// How kept rows are stored.
     pub(crate) cache: CacheType,
-    /// Whether it is a graphics card that reads and answers.
-    on_card: bool,
-    /// Whether the residual stream lies on the host, because that card has no room for it.
+    /// Whether it is a GPU that reads and answers.
+    on_gpu: bool,
+    /// Whether the residual stream lies on the host, because that GPU has no room for it.
     pub(crate) residual_on_host: bool,
-    /// Bytes on that card for a layer of the vault that is brought while another is looked at; 0 where none is.
-    pub(crate) ahead: usize,
-    /// Whether kept rows stay on that card, where the answer is written, and the host has their books alone.
-    pub(crate) rows_on_card: bool,
+    /// Bytes on that GPU for a layer of the vault that is brought while another is looked at; 0 where none is.
+    pub(crate) prefetch: usize,
+    /// Whether kept rows stay on that GPU, where the answer is written, and the host has their books alone.
+    pub(crate) rows_on_gpu: bool,
     /// Whether they may: kept rows are copies, and this method's alone.
     may_stay: bool,
     /// Whether evicted tokens leave their values to kept ones.
-    pub(crate) spreads: bool,
+    pub(crate) value_merges: bool,
     /// `[layers]`: whether rows are replaced while the answer is written.
     replaced: Vec<bool>,
     /// Whether heads share rows over all layers: then each has exactly its own.
@@ -134,52 +135,55 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for a `prompt` under `policy` and a `budget`, with `room` for the answer. Calls [`Policy::rows`] and then
+    /// The sizes for a `prompt` under `policy` and a `budget`, with `max_new_tokens` for the answer. Calls [`Policy::rows`] and then
     /// [`Policy::needs`], as a reading begins.
     pub(crate) fn new(
         model: &Model,
         policy: &mut dyn Policy,
         prompt: &PromptShape,
         budget: usize,
-        room: usize,
+        max_new_tokens: usize,
         chunk: usize,
     ) -> Result<Self, EngineError> {
         let (shape, tokens) = (shape_of(model), prompt.tokens);
-        let prompt = &PromptShape { room, ..*prompt };
+        let prompt = &PromptShape {
+            max_new_tokens,
+            ..*prompt
+        };
         let rows = policy.rows(&shape, prompt, budget)?;
         let keeps = LayerKeeps::of(model);
         let rings = model.config().windows();
-        let widest_ring = rings.map(|w| w.min(tokens + room)).max();
+        let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
         let table = |layer: usize| {
             policy.table(layer).map(|table| ClassTable {
-                entries: (tokens + room).min(table.entries.saturating_add(1)),
+                entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
                 ..table
             })
         };
-        let entering = |layer| policy.entering(layer).unwrap_or(tokens);
+        let layer_input_tokens = |layer| policy.layer_input_tokens(layer).unwrap_or(tokens);
         let mut sizes = Self {
             tokens,
             tables: (0..shape.layers).map(table).collect(),
             chunk: chunk.clamp(1, tokens.max(1)),
-            room,
+            max_new_tokens,
             keeps,
             needs: Vec::new(),
             capacities: Vec::new(),
             max_capacity: widest_ring.unwrap_or(0),
-            entering: (0..shape.layers).map(entering).collect(),
-            rereading: None,
-            surveys: policy.surveys(),
+            layer_input_tokens: (0..shape.layers).map(layer_input_tokens).collect(),
+            reconstruction_plan: None,
+            has_score_pass: policy.has_score_pass(),
             known: 0,
             vault: 0,
             vault_rows: None,
             rearranges: true,
             cache: CacheType::F32,
-            on_card: model.card().is_some(),
+            on_gpu: model.gpu().is_some(),
             residual_on_host: false,
-            ahead: 0,
-            rows_on_card: false,
-            may_stay: model.card().is_some() && !policy.spreads_values(),
-            spreads: policy.spreads_values(),
+            prefetch: 0,
+            rows_on_gpu: false,
+            may_stay: model.gpu().is_some() && !policy.merges_values(),
+            value_merges: policy.merges_values(),
             replaced: Vec::new(),
             settled: false,
             rows,
@@ -189,16 +193,17 @@ impl Sizes {
             width: model.config().width,
             pairs: model.config().rope.dims / 2,
         };
-        if sizes.thins() && model.config().windows().next().is_some() {
+        if sizes.drops_tokens() && model.config().windows().next().is_some() {
             return Err(EngineError::ThinnedWindows {
                 method: policy.name(),
                 model: model.name().to_owned(),
             });
         }
         sizes.measure(policy);
-        let asked = sizes.needs.iter().find_map(|needs| needs.reread);
+        let asked = sizes.needs.iter().find_map(|needs| needs.reconstruction);
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
-            sizes.rereading = Some(Rereading::new(model, prompt.document(), asked)?);
+            sizes.reconstruction_plan =
+                Some(ReconstructionPlan::new(model, prompt.document(), asked)?);
         }
         Ok(sizes)
     }
@@ -209,13 +214,13 @@ impl Sizes {
         self.known = known;
         self.vault = bytes;
         if repeated {
-            self.rereading = None;
+            self.reconstruction_plan = None;
         }
     }
 
     /// Rows that run through a layer at once: a chunk, or fewer where no more are read.
     fn rows_at_once(&self) -> usize {
-        match self.rereading {
+        match self.reconstruction_plan {
             Some(_) => self.chunk,
             None => self.chunk.min(self.tokens - self.known),
         }
@@ -229,9 +234,9 @@ impl Sizes {
 
     /// Layers of the vault, of `bytes` bytes, may be brought while others are looked at: in the place of the residual stream of tokens that
     /// are known, where that is larger.
-    pub(crate) fn may_bring_ahead(&mut self, bytes: usize) {
+    pub(crate) fn may_prefetch(&mut self, bytes: usize) {
         let saved = self.known * self.width * size_of::<f32>();
-        self.ahead = if bytes <= saved { bytes } else { 0 };
+        self.prefetch = if bytes <= saved { bytes } else { 0 };
     }
 
     /// The same of one of several methods that cut a reading: what they keep is on the host until each answers.
@@ -240,9 +245,9 @@ impl Sizes {
         self
     }
 
-    /// Whether kept rows may stay on the card that reads: nothing but the answer that it writes by itself will ask for them.
+    /// Whether kept rows may stay on the GPU that reads: nothing but the answer that it writes by itself will ask for them.
     pub(crate) fn may_stay(&self) -> bool {
-        self.may_stay && self.card_rooms().alone()
+        self.may_stay && self.gpu_decode_plan().graph_decoder()
     }
 
     /// How the rows of a vault are stored that is used or made.
@@ -253,23 +258,23 @@ impl Sizes {
     /// The same with kept rows stored as `cache`.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::CardRows`].
+    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::GpuRows`].
     pub(crate) fn with_cache(
         mut self,
         cache: CacheType,
         policy: &dyn Policy,
     ) -> Result<Self, EngineError> {
-        refuse_on_card(cache, self.on_card)?;
+        refuse_on_gpu(cache, self.on_gpu)?;
         refuse_repeated_rounding(cache, policy, self.tables.iter().any(Option::is_some))?;
         self.cache = cache;
         Ok(self)
     }
 
     /// After a survey: the rows that layers have come to share, and what the second reading needs.
-    pub(crate) fn settle(&mut self, policy: &mut dyn Policy) {
-        self.rows = policy.settle();
+    pub(crate) fn allocate_budget(&mut self, policy: &mut dyn Policy) {
+        self.rows = policy.allocate_budget();
         self.settled = true;
-        self.rereading = None;
+        self.reconstruction_plan = None;
         self.measure(policy);
     }
 
@@ -282,18 +287,18 @@ impl Sizes {
             .clone()
             .map(|layer| policy.decode_rows(layer).is_some());
         self.replaced = replaced.collect();
-        let (tokens, room) = (self.tokens, self.room);
+        let (tokens, max_new_tokens) = (self.tokens, self.max_new_tokens);
         let capacity = |layer: usize| {
             let rows = tokens.min(self.rows[layer]);
             match policy.decode_rows(layer) {
-                Some(most) => (rows + room).min(most.max(rows).saturating_add(1)),
-                None => rows + room,
+                Some(most) => (rows + max_new_tokens).min(most.max(rows).saturating_add(1)),
+                None => rows + max_new_tokens,
             }
         };
         self.capacities = layers.clone().map(capacity).collect();
         let widest = layers.map(|layer| {
             let rows = self.rows[layer];
-            let more = policy.most_rows(layer, rows).saturating_sub(rows);
+            let more = policy.max_rows_per_head(layer, rows).saturating_sub(rows);
             self.capacities[layer] + more.min(tokens.saturating_sub(rows))
         });
         // What was announced before a survey stands.
@@ -302,7 +307,7 @@ impl Sizes {
 
     /// What `policy` needs of `layer`, as far as the tokens there reach; nothing where nothing is cut.
     fn needs_of(&self, policy: &dyn Policy, layer: usize) -> Needs {
-        let (needs, tokens) = (policy.needs(layer), self.entering[layer]);
+        let (needs, tokens) = (policy.needs(layer), self.layer_input_tokens[layer]);
         if !needs.uncut && self.tokens <= self.rows[layer] && !self.settled {
             return Needs::default();
         }
@@ -311,34 +316,36 @@ impl Sizes {
                 rows: window.rows.min(tokens),
                 ..window
             }),
-            ramp: needs.ramp.map(|ramp| Ramp {
-                rows: ramp.rows.min(tokens),
-                ..ramp
+            weighted_window: needs.weighted_window.map(|weighted_window| WeightedWindow {
+                rows: weighted_window.rows.min(tokens),
+                ..weighted_window
             }),
-            below: needs.below.map(|rows| rows.min(tokens)),
+            low_attention: needs.low_attention.map(|rows| rows.min(tokens)),
             ..needs
         }
     }
 
     /// Whether tokens are dropped on their way through the layers.
-    pub(crate) fn thins(&self) -> bool {
-        self.entering.iter().any(|&tokens| tokens < self.tokens)
+    pub(crate) fn drops_tokens(&self) -> bool {
+        self.layer_input_tokens
+            .iter()
+            .any(|&tokens| tokens < self.tokens)
     }
 
     /// Whether no other method can cut the same reading: tokens are dropped on the way, the document is repeated, or there are two
     /// readings.
-    pub(crate) fn reads_alone(&self) -> bool {
-        self.thins() || self.rereading.is_some() || self.surveys
+    pub(crate) fn needs_own_reading(&self) -> bool {
+        self.drops_tokens() || self.reconstruction_plan.is_some() || self.has_score_pass
     }
 
     /// How often the prompt is read.
     pub(crate) fn readings(&self) -> usize {
-        1 + usize::from(self.surveys)
+        1 + usize::from(self.has_score_pass)
     }
 
     /// What a person should know of such a reading, one sentence each.
     pub(crate) fn notes(&self, policy: &dyn Policy) -> Vec<String> {
-        let plan = self.rereading.as_ref();
+        let plan = self.reconstruction_plan.as_ref();
         let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens, self.known > 0));
         policy.note().into_iter().chain(repeated).collect()
     }
@@ -358,7 +365,9 @@ impl Sizes {
 
     /// Rows of the repetition.
     fn repeated(&self) -> usize {
-        self.rereading.as_ref().map_or(0, Rereading::rows)
+        self.reconstruction_plan
+            .as_ref()
+            .map_or(0, ReconstructionPlan::rows)
     }
 
     /// Tokens that are read in all, as a person is told: the prompt, as often as it is read, and the repetition.
@@ -369,15 +378,16 @@ impl Sizes {
     /// Rows that pass through layers, over all layers and readings.
     pub(crate) fn steps(&self) -> usize {
         let layers = 0..self.keeps.len();
-        let entering = layers.map(|layer| self.entering_in(layer) - self.known);
-        let entering: usize = entering.sum();
-        self.readings() * entering + self.repeated() * self.keeps.len()
+        let layer_input_tokens = layers.map(|layer| self.entering_in(layer) - self.known);
+        let layer_input_tokens: usize = layer_input_tokens.sum();
+        self.readings() * layer_input_tokens + self.repeated() * self.keeps.len()
     }
 
     /// Rows per kv head of a layer's keys and values while it is read.
     pub(crate) fn layer_rows(&self) -> usize {
-        let repeated = |plan: &Rereading| plan.document().end + plan.longest();
-        self.tokens.max(self.rereading.as_ref().map_or(0, repeated))
+        let repeated = |plan: &ReconstructionPlan| plan.document().end + plan.longest();
+        self.tokens
+            .max(self.reconstruction_plan.as_ref().map_or(0, repeated))
     }
 
     /// `[kv_heads]`: slots of each head of `layer`, which keeps `retention`. Heads that share a layer's rows unevenly get what
@@ -389,8 +399,11 @@ impl Sizes {
             Retention::Keep(heads)
                 if self.settled || heads.iter().any(|kept| kept.len() > rows) =>
             {
-                let room = capacity - rows;
-                heads.iter().map(|kept| kept.len() + room).collect()
+                let max_new_tokens = capacity - rows;
+                heads
+                    .iter()
+                    .map(|kept| kept.len() + max_new_tokens)
+                    .collect()
             }
             _ => vec![capacity; self.shape.kv_heads],
         }
@@ -420,24 +433,24 @@ impl Sizes {
     /// Tokens that enter a layer of the model.
     pub(crate) fn entering_in(&self, layer: usize) -> usize {
         match self.keeps[layer] {
-            LayerKeeps::Cut(layer) => self.entering[layer],
+            LayerKeeps::Cut(layer) => self.layer_input_tokens[layer],
             LayerKeeps::Window(_) => self.tokens,
         }
     }
 
-    /// What the kept rows and the answer take of a graphics card.
-    pub(crate) fn card_rooms(&self) -> CardRooms {
+    /// What the kept rows and the answer take of a GPU.
+    pub(crate) fn gpu_decode_plan(&self) -> GpuDecodePlan {
         let kept: Vec<usize> = self.kept().collect();
-        let cut = |own: usize| CutRoom {
+        let cut = |own: usize| SelectedCapacity {
             slots: self.capacities[own],
             narrow: kept[own].saturating_sub(EXACT),
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
         let stored = (self.cache, self.positions == Positions::Reassigned);
-        let tokens = self.tokens + self.room;
+        let tokens = self.tokens + self.max_new_tokens;
         let merges = self.max_entries() > 0;
-        CardRooms {
-            layers: CardRooms::layers(&self.keeps, self.shape.kv_heads, stored, tokens, &cut),
+        GpuDecodePlan {
+            layers: GpuDecodePlan::layers(&self.keeps, self.shape.kv_heads, stored, tokens, &cut),
             max_rows: self.max_capacity,
             max_entries: self.max_entries(),
             looks: merges || self.replaced.contains(&true),

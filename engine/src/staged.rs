@@ -1,4 +1,4 @@
-//! Attention of a reading whose keys and values are the host's, on the graphics card that has the model's weights: what is new of them
+//! Attention of a reading whose keys and values are the host's, on the GPU that has the model's weights: what is new of them
 //! goes there, the output comes back. Streaming and the repetition of a document read so.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use kept_models::Model;
 
 use crate::EngineError;
 
-/// All of it on a card.
+/// All of it on a GPU.
 struct There {
     device: Device,
     /// `[kv_heads, columns, head_dim]`
@@ -45,9 +45,9 @@ impl There {
             device: device.clone(),
             keys: store()?,
             values: store()?,
-            queries: device.room(rows * q_heads * head_dim)?,
-            out: device.room(rows * q_heads * head_dim)?,
-            log_sum_exp: device.room(rows * q_heads)?,
+            queries: device.alloc_uninit(rows * q_heads * head_dim)?,
+            out: device.alloc_uninit(rows * q_heads * head_dim)?,
+            log_sum_exp: device.alloc_uninit(rows * q_heads)?,
             parts: AttentionScratch::new(device, heads)?,
             halves: Vec::new(),
         })
@@ -94,32 +94,32 @@ impl There {
     }
 }
 
-/// Attention on the processor, or on the card that has the model's weights.
+/// Attention on the processor, or on the GPU that has the model's weights.
 pub(crate) struct StagedAttention {
     heads: HeadShape,
     /// Query rows and keys that there is room for.
-    room: (usize, usize),
+    capacity: (usize, usize),
     /// Made when the first rows come.
     there: Option<There>,
 }
 
 impl StagedAttention {
-    /// For up to `room` query rows and keys.
-    pub(crate) fn new(heads: HeadShape, room: (usize, usize)) -> Self {
+    /// For up to `capacity` query rows and keys.
+    pub(crate) fn new(heads: HeadShape, capacity: (usize, usize)) -> Self {
         Self {
             heads,
-            room,
+            capacity,
             there: None,
         }
     }
 
-    /// Bytes that it takes of the card that has `model`'s weights; 0 where there is none.
+    /// Bytes that it takes of the GPU that has `model`'s weights; 0 where there is none.
     pub(crate) fn bytes(&self, model: &Model) -> Result<u64, DeviceError> {
-        let Some(card) = model.card() else {
+        let Some(gpu) = model.gpu() else {
             return Ok(0);
         };
-        card.device()
-            .rehearse(|device| There::new(device, self.heads, self.room))
+        gpu.device()
+            .measure_allocations(|device| There::new(device, self.heads, self.capacity))
     }
 
     /// [`prefill_attention`] of `model`, of whose keys and values those of `new` were not there before.
@@ -132,12 +132,12 @@ impl StagedAttention {
         log_sum_exp: Option<&mut [f32]>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let Some(card) = model.card() else {
+        let Some(gpu) = model.gpu() else {
             return Ok(prefill_attention(task, out, log_sum_exp, stop)?);
         };
         stop.check()?;
         if self.there.is_none() {
-            self.there = Some(There::new(card.device(), self.heads, self.room)?);
+            self.there = Some(There::new(gpu.device(), self.heads, self.capacity)?);
         }
         let there = self.there.as_mut().expect("just made");
         Ok(there.attend(task, new, out, log_sum_exp)?)

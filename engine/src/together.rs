@@ -59,25 +59,35 @@ impl Engine {
         let model = self.model();
         let prompt = Prompt::new(model, &document.text, question)?;
         let n = prompt.len();
-        let room = self.room(n, max_tokens);
-        let rope = RopeTable::new(model.config(), n + room);
+        let max_new_tokens = self.max_new_tokens(n, max_tokens);
+        let rope = RopeTable::new(model.config(), n + max_new_tokens);
         let mut texts = Vec::with_capacity(runs.len());
         let mut readings = 0;
         let mut left = runs;
         while !left.is_empty() {
-            let (now, later) = left.split_at(self.sharing(left, &prompt.shape(), room));
+            let (now, later) = left.split_at(self.sharing(left, &prompt.shape(), max_new_tokens));
             left = later;
             readings += 1;
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 texts.push(match cut {
-                    Ok((mut planned, outcome)) => {
-                        Ok(self.answer(&rope, &mut *planned.policy, outcome, room, stop)?)
-                    }
+                    Ok((mut planned, outcome)) => Ok(self.answer(
+                        &rope,
+                        &mut *planned.policy,
+                        outcome,
+                        max_new_tokens,
+                        stop,
+                    )?),
                     Err(refusal) => Err(refusal),
                 });
                 Ok::<(), EngineError>(())
             };
-            self.cut_each((&prompt, &rope, room), now, on_event, &mut answer, stop)?;
+            self.cut_each(
+                (&prompt, &rope, max_new_tokens),
+                now,
+                on_event,
+                &mut answer,
+                stop,
+            )?;
         }
         Ok(Answers {
             prompt_tokens: n,
@@ -89,7 +99,7 @@ impl Engine {
     /// Reads `prompt` once for all of `runs` and gives `then` each run's number with what it made of the prompt, or why it refuses.
     pub(crate) fn cut_each<E: From<EngineError>>(
         &self,
-        (prompt, rope, room): (&Prompt, &RopeTable, usize),
+        (prompt, rope, max_new_tokens): (&Prompt, &RopeTable, usize),
         runs: &[(Method, Budget)],
         on_event: &mut dyn FnMut(Event),
         then: &mut Then<'_, E>,
@@ -97,7 +107,7 @@ impl Engine {
     ) -> Result<(), E> {
         let mut planned = Vec::with_capacity(runs.len());
         for run in runs {
-            planned.push(match self.planned(run, &prompt.shape(), room) {
+            planned.push(match self.planned(run, &prompt.shape(), max_new_tokens) {
                 Err(error) if !error.is_refusal() => return Err(error.into()),
                 planned_or_refused => planned_or_refused,
             });
@@ -112,7 +122,7 @@ impl Engine {
             ids: &prompt.ids,
             document: Some(prompt.document.clone()),
             tail: prompt.tail(),
-            room,
+            max_new_tokens,
             rope,
         };
         let mut outcomes = prefill.run(cuts.collect(), on_event, stop)?.into_iter();
@@ -131,11 +141,11 @@ impl Engine {
         &self,
         (method, budget): &(Method, Budget),
         shape: &PromptShape,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<Planned, EngineError> {
         let prompted = Prompted {
             shape,
-            room,
+            max_new_tokens,
             streams: false,
             memory: None,
             vault: None,
@@ -144,7 +154,7 @@ impl Engine {
         let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);
         let mut policy = method.build()?;
         Ok(Planned {
-            rows: engine.rows_for(&mut *policy, Some(*budget), shape, room)?,
+            rows: engine.rows_for(&mut *policy, Some(*budget), shape, max_new_tokens)?,
             cache: engine.cache_type(),
             policy,
         })
@@ -155,13 +165,13 @@ impl Engine {
         &self,
         runs: &[(Method, Budget)],
         prompt: &PromptShape,
-        room: usize,
+        max_new_tokens: usize,
     ) -> usize {
         let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
         let mut held = 0;
         let fits = |(method, budget): &&(Method, Budget)| {
             // A method that refuses holds nothing.
-            let ledger = self.expected_ledger(prompt, method, Some(*budget), room);
+            let ledger = self.expected_ledger(prompt, method, Some(*budget), max_new_tokens);
             held += ledger.map_or(0, |ledger| ledger.kept());
             held <= full
         };
@@ -174,7 +184,7 @@ impl Engine {
         rope: &RopeTable,
         policy: &mut dyn Policy,
         outcome: PrefillOutcome,
-        room: usize,
+        max_new_tokens: usize,
         stop: &Stop,
     ) -> Result<String, EngineError> {
         let tokenizer = self.model().tokenizer()?;
@@ -183,7 +193,7 @@ impl Engine {
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
         let mut repetition = Repetition::new();
         let mut logits = decoder.try_logits_of(&outcome.hidden)?;
-        for _ in 0..room {
+        for _ in 0..max_new_tokens {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
             }

@@ -48,9 +48,9 @@ pub struct Reading {
 }
 
 /// A closure that is told [`Event`]s.
-pub(crate) struct Told<'a>(pub(crate) &'a mut dyn FnMut(Event));
+pub(crate) struct EventSink<'a>(pub(crate) &'a mut dyn FnMut(Event));
 
-impl Watch for Told<'_> {
+impl Watch for EventSink<'_> {
     fn chosen(&mut self, note: &str) {
         (self.0)(Event::Chosen {
             note: note.to_owned(),

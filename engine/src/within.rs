@@ -6,13 +6,13 @@
 //! ```text
 //! --budget 512MiB    kept rows with their room for the answer, tables, the answer's buffers
 //! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment;
-//!                    with --device cuda:0 all that it takes of the card
+//!                    with --device cuda:0 all that it takes of the GPU
 //! ```
 
 use kept_kernels::{CacheType, PackedRows};
 use kept_policies::{Budget, Policy, PolicyError, PromptShape};
 
-use crate::prefill::{CHUNK, carrying_bytes, place_on_card};
+use crate::prefill::{CHUNK, place_on_gpu, transfer_bytes};
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
@@ -42,7 +42,7 @@ pub struct Fitted {
 pub(crate) struct Prompted<'a> {
     pub(crate) shape: &'a PromptShape,
     /// Longest answer, in tokens.
-    pub(crate) room: usize,
+    pub(crate) max_new_tokens: usize,
     /// Whether it is read in streaming.
     pub(crate) streams: bool,
     /// The limit, where one is named.
@@ -151,10 +151,10 @@ impl Engine {
         }
     }
 
-    /// What of an amount of memory no question can have: the program and a text of `text_bytes`. Neither is in a graphics card's, where
+    /// What of an amount of memory no question can have: the program and a text of `text_bytes`. Neither is in a GPU's, where
     /// that is what counts.
     pub(crate) fn besides_questions(&self, text_bytes: u64) -> u64 {
-        match self.model().card() {
+        match self.model().gpu() {
             Some(_) => 0,
             None => self.program_bytes() + text_bytes,
         }
@@ -162,8 +162,8 @@ impl Engine {
 
     /// Bytes that the weights and a question could have now, where that is known.
     pub(crate) fn free_bytes(&self) -> Result<Option<u64>, EngineError> {
-        match self.model().card() {
-            Some(card) => Ok(Some(card.device().free_memory()? + card.bytes())),
+        match self.model().gpu() {
+            Some(gpu) => Ok(Some(gpu.device().free_memory()? + gpu.bytes())),
             None => Ok(available_memory()),
         }
     }
@@ -211,13 +211,20 @@ impl Engine {
             let wanted = match (budget, prompt.streams) {
                 (None, false) => None,
                 (_, true) => {
-                    let plan =
-                        engine.stream_plan(&mut *policy, budget, prompt.shape, prompt.room)?;
+                    let plan = engine.stream_plan(
+                        &mut *policy,
+                        budget,
+                        prompt.shape,
+                        prompt.max_new_tokens,
+                    )?;
                     Some(plan.rows)
                 }
-                (Some(_), false) => {
-                    Some(engine.rows_for(&mut *policy, budget, prompt.shape, prompt.room)?)
-                }
+                (Some(_), false) => Some(engine.rows_for(
+                    &mut *policy,
+                    budget,
+                    prompt.shape,
+                    prompt.max_new_tokens,
+                )?),
             };
             let rows = match limits.memory {
                 Some(memory) => {
@@ -391,16 +398,16 @@ impl Engine {
         let (model, shape) = (self.model(), prompt.shape);
         if prompt.streams {
             let (rows, chunk) = (Some(rows), Some(chunk));
-            let plan = StreamPlan::new(model, policy, shape, rows, prompt.room, chunk)?
+            let plan = StreamPlan::new(model, policy, shape, rows, prompt.max_new_tokens, chunk)?
                 .with_cache(self.cache_type(), policy)?
                 .with_vault(prompt.vault.is_some());
-            let card = plan.card_bytes(model)?;
+            let gpu = plan.gpu_bytes(model)?;
             let ledger = plan.ledger(model);
-            return Ok((MemoryLedger { card, ..ledger }, plan.chunk));
+            return Ok((MemoryLedger { gpu, ..ledger }, plan.chunk));
         }
         let sizes = self.sizes_with(policy, prompt, rows, chunk)?;
-        let room = self.room(shape.tokens, prompt.room);
-        Ok((self.ledger_of(&sizes, room)?, sizes.chunk))
+        let max_new_tokens = self.max_new_tokens(shape.tokens, prompt.max_new_tokens);
+        Ok((self.ledger_of(&sizes, max_new_tokens)?, sizes.chunk))
     }
 
     /// The sizes of such a question, read whole, with `rows` rows and chunks of `chunk` at most.
@@ -411,11 +418,18 @@ impl Engine {
         rows: usize,
         chunk: usize,
     ) -> Result<Sizes, EngineError> {
-        let room = self.room(prompt.shape.tokens, prompt.room);
-        let mut sizes = Sizes::new(self.model(), policy, prompt.shape, rows, room, chunk)?
-            .with_cache(self.cache_type(), policy)?
-            .with_vault(prompt.vault);
-        place_on_card(self.model(), &mut sizes, prompt.memory)?;
+        let max_new_tokens = self.max_new_tokens(prompt.shape.tokens, prompt.max_new_tokens);
+        let mut sizes = Sizes::new(
+            self.model(),
+            policy,
+            prompt.shape,
+            rows,
+            max_new_tokens,
+            chunk,
+        )?
+        .with_cache(self.cache_type(), policy)?
+        .with_vault(prompt.vault);
+        place_on_gpu(self.model(), &mut sizes, prompt.memory)?;
         Ok(sizes)
     }
 
@@ -427,22 +441,22 @@ impl Engine {
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
         let measured = Measurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
-        let locked = carrying_bytes(self.model(), kind, CHUNK);
+        let locked = transfer_bytes(self.model(), kind, CHUNK);
         Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
     }
 
     /// Asks the system once for all that a question will take beside the mapped weights, and gives it back: memory that it refuses is
-    /// then refused in a sentence, before anything is read. A graphics card is asked how much of its memory is free.
+    /// then refused in a sentence, before anything is read. A GPU is asked how much of its memory is free.
     ///
     /// # Errors
-    /// [`EngineError::Refused`], [`EngineError::CardMemory`].
+    /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
     pub(crate) fn ask_for(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
-        if let Some(card) = self.model().card() {
-            let needed = ledger.card.saturating_sub(card.bytes());
-            let free = card.device().free_memory()?;
+        if let Some(gpu) = self.model().gpu() {
+            let needed = ledger.gpu.saturating_sub(gpu.bytes());
+            let free = gpu.device().free_memory()?;
             if needed > free {
-                return Err(EngineError::CardMemory {
-                    card: card.device().facts().name.clone(),
+                return Err(EngineError::GpuMemory {
+                    gpu: gpu.device().facts().name.clone(),
                     needed,
                     free,
                 });

@@ -27,7 +27,7 @@ pub(crate) struct Writing<'w, 'a> {
     pub(crate) sampler: &'w mut Sampler,
     pub(crate) votes: &'w mut Votes,
     /// Tokens the model's context has room for.
-    pub(crate) room: usize,
+    pub(crate) max_new_tokens: usize,
     /// Longest answer.
     pub(crate) max_tokens: usize,
     pub(crate) stop: &'w Stop,
@@ -42,20 +42,21 @@ impl Writing<'_, '_> {
     /// Writes the answer that follows `hidden`, the last layer's output for the prompt's last token.
     pub(crate) fn run(self, hidden: &[f32], watch: &mut dyn Watch) -> Result<Written, EngineError> {
         let tokenizer = self.model.tokenizer()?;
-        let mut meter = ProgressMeter::new(Phase::Answering, self.room, self.room);
+        let mut meter =
+            ProgressMeter::new(Phase::Answering, self.max_new_tokens, self.max_new_tokens);
         let mut shown = Instant::now();
         let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut text = String::new();
         let mut tokens = 0;
         let mut repetition = Repetition::new();
-        self.sampler.reserve(self.room);
+        self.sampler.reserve(self.max_new_tokens);
         let mut token = self.sampler.next(self.decoder.try_logits_of(hidden)?)?;
         let finish = loop {
             if tokenizer.is_end(token) {
                 break Finish::End;
             }
-            if tokens == self.room {
-                break match self.room < self.max_tokens {
+            if tokens == self.max_new_tokens {
+                break match self.max_new_tokens < self.max_tokens {
                     true => Finish::Context,
                     false => Finish::Length,
                 };

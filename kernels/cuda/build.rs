@@ -31,8 +31,8 @@ fn cuda() {
             "-fatbin",
             "-gencode=arch=compute_75,code=compute_75",
         ]);
-        for card in [80, 86, 89, 90] {
-            command.arg(format!("-gencode=arch=compute_{card},code=sm_{card}"));
+        for gpu in [80, 86, 89, 90] {
+            command.arg(format!("-gencode=arch=compute_{gpu},code=sm_{gpu}"));
         }
         let status = command.arg(file).arg("-o").arg(to).status();
         let status = status.unwrap_or_else(|error| {

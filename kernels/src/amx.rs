@@ -16,13 +16,13 @@
 //! The instructions are written out, as the compiler has no stable names for them. All eight tile registers are used within one block
 //! of assembly each time, so that nothing has to keep them. Not here: what is multiplied when (`prefill.rs`).
 
-mod apart;
+mod split;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use apart::{halves, pairs, take_keys, take_values};
+use split::{halves, pairs, take_keys, take_values};
 
 use crate::panel::{PANEL, TILE};
 use crate::prefill::Products;
@@ -125,7 +125,7 @@ impl Products for Tiles {
         head_dim.next_multiple_of(STEP)
     }
 
-    fn room(head_dim: usize) -> usize {
+    fn scratch(head_dim: usize) -> usize {
         TILE * (2 * Self::dims(head_dim) + PANEL)
     }
 
@@ -146,22 +146,22 @@ impl Products for Tiles {
     }
 
     #[inline(always)]
-    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, room: &mut [f32]) -> Self {
+    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, scratch: &mut [f32]) -> Self {
         let dims = Self::dims(head_dim);
         let rows = keys.len() / head_dim;
-        let (key_room, room) = room.split_at_mut(TILE * dims);
-        let (value_room, weights) = room.split_at_mut(dims * TILE);
+        let (key_scratch, scratch) = scratch.split_at_mut(TILE * dims);
+        let (value_scratch, weights) = scratch.split_at_mut(dims * TILE);
         let tiles = Self {
             rows: rows.next_multiple_of(STEP),
             dims,
-            keys: key_room.as_ptr().cast(),
-            values: value_room.as_ptr().cast(),
+            keys: key_scratch.as_ptr().cast(),
+            values: value_scratch.as_ptr().cast(),
             weights: weights.as_mut_ptr().cast(),
         };
         // SAFETY: the level is the caller's promise; sizes as drawn above.
         unsafe {
-            take_keys(keys, head_dim, &tiles, key_room.as_mut_ptr().cast());
-            take_values(values, head_dim, &tiles, value_room.as_mut_ptr().cast());
+            take_keys(keys, head_dim, &tiles, key_scratch.as_mut_ptr().cast());
+            take_values(values, head_dim, &tiles, value_scratch.as_mut_ptr().cast());
         }
         tiles
     }

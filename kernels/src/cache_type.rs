@@ -78,7 +78,7 @@ impl CacheType {
     }
 
     /// Whether all rows of a store of this type are turned by a Hadamard matrix, those that stay f16 too.
-    pub(crate) fn turns(self) -> bool {
+    pub(crate) fn rotates(self) -> bool {
         self == Self::Q4_0
     }
 
@@ -182,8 +182,8 @@ fn steps(block: &[f32; BLOCK], scale: f32) -> ([f32; BLOCK], f32) {
     let mut steps = [0.0; BLOCK];
     for (i, (x, step)) in block.iter().zip(&mut steps).enumerate() {
         *step = ((x * inverse + ROUNDER) - ROUNDER).clamp(-8.0, 7.0);
-        let apart = x - *step * scale;
-        sums[i % 4] += apart * apart;
+        let cosine_to_mean = x - *step * scale;
+        sums[i % 4] += cosine_to_mean * cosine_to_mean;
     }
     (steps, sums.iter().sum())
 }
@@ -242,8 +242,8 @@ mod tests {
             let most = [0.0, 4e-4, 6e-3, 0.17];
             for (kind, most) in CacheType::ALL.into_iter().zip(most) {
                 let back = there_and_back(kind, &row);
-                let apart = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
-                let error = apart.sum::<f32>().sqrt() / length;
+                let cosine_to_mean = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
+                let error = cosine_to_mean.sum::<f32>().sqrt() / length;
                 assert!(error <= most, "{kind} {len}: {error}");
                 assert!(kind == CacheType::F32 || error > 0.0, "{kind} rounds");
             }

@@ -228,7 +228,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         ..
     } = scratch;
     // Turned keys meet a turned query; those that are rotated as they are read are turned back before.
-    let turns = task.keys.cache_type().turns() && task.rotation.is_none();
+    let turns = task.keys.cache_type().rotates() && task.rotation.is_none();
     if turns {
         query.copy_from_slice(task.query);
         query.chunks_exact_mut(shape.head_dim).for_each(turn);
@@ -275,7 +275,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
             let out = out.part(h * shape.head_dim..(h + 1) * shape.head_dim);
             let row = probabilities.part(h * *max_rows..(h + 1) * *max_rows);
             combine(task, spans, &partials, h, row, out);
-            if task.values.cache_type().turns() {
+            if task.values.cache_type().rotates() {
                 turn(out);
             }
         }

@@ -12,7 +12,7 @@
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops, `stored.rs`: how rows
 //!   of each type come into registers.
 //! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
-//! - `most_alike.rs`: [`most_alike`], which of some tokens a token is most like; `rows/alike.rs`: how alike two kept rows are.
+//! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], which of some tokens a token is most like; `rows/alike.rs`: how alike two kept rows are.
 //! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], what is asked of queries and keys where the former are expected.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
 //! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
@@ -20,7 +20,7 @@
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
 //! - `threads.rs`, `pool.rs`, `stop.rs`: the pool that kernels share, and how to interrupt them.
 //! - `mapped.rs`: weights as a file mapping; `quantised/`: products with those of them that are quantised.
-//! - `in_words.rs`: bytes as a person reads them.
+//! - `format_bytes.rs`: bytes as a person reads them.
 //! - `bandwidth.rs`: how fast the machine moves memory, for benchmarks.
 //!
 //! What is absent on purpose: models, policies, tensors with a shape at run time. Everything is an
@@ -36,11 +36,11 @@ mod classes;
 mod counting;
 mod decode;
 mod elementwise;
+mod format_bytes;
 mod heads;
-mod in_words;
 pub mod mapped;
 mod measure;
-mod most_alike;
+mod nearest_by_cosine;
 mod packed;
 mod panel;
 mod pass;
@@ -72,11 +72,11 @@ pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
     unrotate,
 };
-pub use in_words::in_words;
+pub use format_bytes::format_bytes;
 pub use measure::{
     LastRows, add_column_sums, log_sum_exp, mark_below_average, row_probabilities, words,
 };
-pub use most_alike::most_alike;
+pub use nearest_by_cosine::nearest_by_cosine;
 pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use quadratic::{add_gram, quadratic_forms, softmax};

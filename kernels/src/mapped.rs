@@ -189,7 +189,7 @@ impl MappedMatrix {
                 RefCell::new((QuantisedRows::new(0), Stop::new()));
         }
         ROUNDED.with_borrow_mut(|(rounded, never)| {
-            rounded.make_room(inputs.len());
+            rounded.reserve(inputs.len());
             rounded.fill(inputs, self.cols);
             let product = Product {
                 matrix: self,

@@ -33,7 +33,7 @@ pub(crate) trait Products: Sized {
     fn dims(head_dim: usize) -> usize;
 
     /// f32 of scratch that a tile needs.
-    fn room(head_dim: usize) -> usize;
+    fn scratch(head_dim: usize) -> usize;
 
     /// Writes one query, times `scale`, to a lane of a panel of zeros, `dims` numbers for each of `width` lanes.
     ///
@@ -45,7 +45,7 @@ pub(crate) trait Products: Sized {
     ///
     /// # Safety
     /// Runs at the level of `V`; the slices outlive it.
-    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, room: &mut [f32]) -> Self;
+    unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, scratch: &mut [f32]) -> Self;
 
     /// `logits [rows][width]`: the first `rows` keys times a panel of queries.
     ///
@@ -88,7 +88,7 @@ impl<V: Lanes> Products for Fused<V> {
         head_dim
     }
 
-    fn room(_: usize) -> usize {
+    fn scratch(_: usize) -> usize {
         0
     }
 
@@ -280,7 +280,7 @@ impl Item {
     fn scratch<P: Products>(&self, shape: &HeadShape) -> usize {
         let lanes = (self.rows * shape.group()).next_multiple_of(P::WIDTH.max(WIDEST));
         let dims = P::dims(shape.head_dim);
-        2 * dims * lanes + TILE * lanes.min(PANEL) + 4 * lanes + P::room(shape.head_dim)
+        2 * dims * lanes + TILE * lanes.min(PANEL) + 4 * lanes + P::scratch(shape.head_dim)
     }
 }
 
@@ -349,13 +349,13 @@ unsafe fn attend_lanes<P: Products>(
         dims * lanes,
         dims * lanes,
         TILE * panel_lanes.min(lanes),
-        P::room(head_dim),
+        P::scratch(head_dim),
         lanes,
         lanes,
         lanes,
         lanes,
     ];
-    let [queries, sums, logits, room, max, sum, keep, visible] = split(scratch, sizes);
+    let [queries, sums, logits, tile_scratch, max, sum, keep, visible] = split(scratch, sizes);
     queries.fill(0.0); // lanes beyond `used` stay harmless
     sums.fill(0.0);
     max.fill(UNSEEN);
@@ -383,7 +383,8 @@ unsafe fn attend_lanes<P: Products>(
         let rows = TILE.min(position(used - 1) + 1 - tile);
         let part = tile * head_dim..(tile + rows) * head_dim;
         // SAFETY: the level is the caller's promise.
-        let products = unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, room) };
+        let products =
+            unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, tile_scratch) };
         for first in (0..lanes).step_by(panel_lanes) {
             let width = panel_lanes.min(lanes - first);
             let last = position(first + width - 1);

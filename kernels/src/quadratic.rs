@@ -251,8 +251,8 @@ mod tests {
                 let mut found = row.clone();
                 level.with(|| softmax(&mut found));
                 for (found, raised) in found.iter().zip(raised.clone()) {
-                    let apart = (f64::from(*found) - raised / sum).abs();
-                    assert!(apart < 1e-6, "{n} {level:?}: {found}");
+                    let cosine_to_mean = (f64::from(*found) - raised / sum).abs();
+                    assert!(cosine_to_mean < 1e-6, "{n} {level:?}: {found}");
                 }
             }
         }

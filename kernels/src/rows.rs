@@ -86,7 +86,7 @@ struct Packed {
 impl Packed {
     fn write(&mut self, first: usize, h: usize, r: usize, row: &[f32]) {
         let (kind, place) = self.place(first, row.len(), h, r);
-        let row = match self.kind.turns() {
+        let row = match self.kind.rotates() {
             true => {
                 self.turned.copy_from_slice(row);
                 turn(&mut self.turned);
@@ -202,7 +202,7 @@ impl RowStore {
         match self.packed_row(h, r) {
             Some((kind, bytes)) => {
                 kind.read(bytes, row);
-                if self.cache_type().turns() {
+                if self.cache_type().rotates() {
                     turn(row);
                 }
             }

@@ -119,7 +119,7 @@ unsafe fn rotate_keys<V: Lanes>(
     for (row, target) in rows.zip(targets) {
         // SAFETY: the caller's promise.
         unsafe { unpack_row::<V>(task.keys, h, row, target) };
-        if task.keys.cache_type().turns() {
+        if task.keys.cache_type().rotates() {
             turn(target);
         }
         let rank = rotation.ranks[task.keys.first_row(h) + row] as usize;

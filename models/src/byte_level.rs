@@ -7,10 +7,10 @@ use tokenizers::Model as _;
 use tokenizers::models::bpe::{BPE, Vocab};
 
 use crate::ModelError;
-use crate::compose::{self, Composed};
 use crate::gguf::Gguf;
-use crate::held::{Rounded, table};
-use crate::pieces::merge_pieces;
+use crate::memory_size::{Rounded, table};
+use crate::nfc::{self, Composed};
+use crate::parallel_bpe::merge_pieces;
 use crate::pretokenize::ByteLevelRules;
 use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
 
@@ -67,7 +67,7 @@ impl ByteLevel {
     pub(crate) fn most_bytes(&self, bytes: usize) -> usize {
         bytes
             * if self.rules.composes {
-                compose::MOST_BYTES
+                nfc::MOST_BYTES
             } else {
                 1
             }

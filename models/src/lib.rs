@@ -4,29 +4,29 @@
 //! - `architecture.rs`: what each supported architecture does, in one table.
 //! - [`Config`]: the shape of the model; [`RopeTable`]: its rotary angles.
 //! - [`Tokenizer`]: text to tokens with exact byte ranges, and back; [`ChatTemplate`]: messages to prompt text.
-//! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices; [`CardModel`]: the same on a graphics card.
+//! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices; [`GpuModel`]: the same on a GPU.
 //!
 //! Not here: attention, caches and the order of layers (the engine owns them), policies (this crate knows none),
 //! and candle's types, which appear in no public signature.
 
 mod architecture;
 mod byte_level;
-mod card;
-mod card_step;
-mod card_weights;
-mod compose;
 mod config;
 mod decoder;
 mod error;
 pub mod gguf;
-mod held;
-mod marks;
+mod gpu;
+mod gpu_step;
+mod gpu_weights;
+mod memory_size;
 mod model;
+mod nfc;
+mod parallel_bpe;
 mod pass;
-mod pieces;
 mod pretokenize;
 mod rope;
 mod sentencepiece;
+mod special_tokens;
 mod staged;
 mod template;
 #[cfg(feature = "testing")]
@@ -36,15 +36,15 @@ mod vocabulary;
 mod weights;
 
 pub use architecture::Activation;
-pub use card::{CardModel, CardPass, CardRope, Stand};
-pub use card_step::CardStep;
-pub use card_weights::beside_weights;
 pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;
+pub use gpu::{GpuModel, GpuPass, GpuRope, RopeContext};
+pub use gpu_step::GpuStep;
+pub use gpu_weights::beside_weights;
 pub use model::Model;
 pub use pass::LayerPass;
 pub use rope::RopeTable;

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use kept_kernels::mapped::MappedMatrix;
 
 use crate::architecture::Part;
-use crate::card::CardModel;
 use crate::gguf::Gguf;
+use crate::gpu::GpuModel;
 use crate::weights::{self, SharedMatrix};
 use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
 
@@ -29,8 +29,8 @@ pub struct Model {
     /// `[width]`
     pub(crate) output_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
-    /// The weights on a graphics card, where they are there too.
-    pub(crate) card: Option<Arc<CardModel>>,
+    /// The weights on a GPU, where they are there too.
+    pub(crate) gpu: Option<Arc<GpuModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }
@@ -189,7 +189,7 @@ impl Model {
             embedding,
             output,
             layers,
-            card: None,
+            gpu: None,
             tokenizer: OnceLock::new(),
             template: OnceLock::new(),
         })
@@ -259,9 +259,9 @@ impl Model {
         self.weights_bytes() - bytes("token_embd.weight") - bytes("output.weight")
     }
 
-    /// Bytes of this computer's memory that weights take: the file's pages, and copies of the layers that a graphics card has no room for.
+    /// Bytes of this computer's memory that weights take: the file's pages, and copies of the layers that a GPU has no room for.
     pub fn weights_in_memory(&self) -> u64 {
-        self.weights_bytes() + self.card().map_or(0, CardModel::host_bytes)
+        self.weights_bytes() + self.gpu().map_or(0, GpuModel::host_bytes)
     }
 
     /// Bytes of the tokenizer, once somebody has asked for it; 0 before.

@@ -26,7 +26,7 @@ pub struct LayerPass<'a> {
     rounded: QuantisedRows,
     /// `[rows, ffn]`: those of the feed-forward's second half, where it is done in slices.
     rounded_hidden: QuantisedRows,
-    /// A layer whose weights are on a graphics card is passed there, and all the scratch above is empty.
+    /// A layer whose weights are on a GPU is passed there, and all the scratch above is empty.
     staged: Option<Staged<'a>>,
 }
 
@@ -122,7 +122,7 @@ fn multiply<const N: usize>(
 
 impl<'a> LayerPass<'a> {
     /// How often the weights stream from the file for `rows` rows.
-    pub fn turns(model: &Model, rows: usize) -> usize {
+    pub fn weight_passes(model: &Model, rows: usize) -> usize {
         let layers = model.layers.iter();
         let block = layers.map(|layer| Block::of(&model.config, layer, rows).rows);
         rows.div_ceil(block.min().unwrap_or(1))
@@ -135,7 +135,7 @@ impl<'a> LayerPass<'a> {
         max_rows: usize,
         copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
     ) -> LayerPass<'a> {
-        let staged = (model.card()).map(|card| Staged::new(card, layer, max_rows));
+        let staged = (model.gpu()).map(|gpu| Staged::new(gpu, layer, max_rows));
         let (config, layer) = (&model.config, &model.layers[layer]);
         let mut block = Block::of(config, layer, max_rows);
         if staged.is_some() {
@@ -184,7 +184,7 @@ impl<'a> LayerPass<'a> {
     /// `[rows, kv_heads, head_dim]`, none of them rotated.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then half-written. [`PassError::Card`] of a model on one.
+    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then half-written. [`PassError::Gpu`] of a model on one.
     ///
     /// # Panics
     /// When a length does not fit.
@@ -243,7 +243,7 @@ impl<'a> LayerPass<'a> {
     /// `residual [rows, width]`.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then half-written. [`PassError::Card`] of a model on one.
+    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then half-written. [`PassError::Gpu`] of a model on one.
     ///
     /// # Panics
     /// When a length does not fit.

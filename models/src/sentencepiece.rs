@@ -18,8 +18,8 @@ use kept_kernels::{Stop, Stopped};
 
 use crate::ModelError;
 use crate::gguf::Gguf;
-use crate::held::table;
-use crate::pieces::merge_pieces;
+use crate::memory_size::table;
+use crate::parallel_bpe::merge_pieces;
 use crate::vocabulary::{Kind, Vocabulary};
 
 /// How a space is written inside.

@@ -1,11 +1,11 @@
-//! Rows of the host that go through a layer on a graphics card and come back: what a [`crate::LayerPass`] of a model on a card does,
+//! Rows of the host that go through a layer on a GPU and come back: what a [`crate::LayerPass`] of a model on a GPU does,
 //! for readings whose attention is the host's.
 
 use kept_cuda::{Buffer, Device, DeviceError};
 use kept_kernels::{Stop, Stopped};
 
 use crate::Config;
-use crate::card::{CardModel, CardPass};
+use crate::gpu::{GpuModel, GpuPass};
 use crate::model::Layer;
 
 /// Rows that go through together.
@@ -17,41 +17,41 @@ pub enum PassError {
     /// Somebody asked to stop.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// The graphics card failed.
+    /// The GPU failed.
     #[error(transparent)]
-    Card(#[from] DeviceError),
+    Gpu(#[from] DeviceError),
 }
 
-/// A layer on a card, for rows of the host.
+/// A layer on a GPU, for rows of the host.
 pub(crate) struct Staged<'a> {
-    card: &'a CardModel,
+    gpu: &'a GpuModel,
     layer: usize,
     rows: usize,
     /// Made when the first rows come.
-    room: Option<Room>,
+    buffers: Option<StagingBuffers>,
 }
 
-struct Room {
-    pass: CardPass,
+struct StagingBuffers {
+    pass: GpuPass,
     /// `[rows, width]`
     residual: Buffer<f32>,
     /// `[rows, q_heads, head_dim]`
     attention: Buffer<f32>,
 }
 
-impl Room {
+impl StagingBuffers {
     /// For `rows` rows.
-    fn new(device: &Device, card: &CardModel, rows: usize) -> Result<Self, DeviceError> {
-        let config = &card.config;
+    fn new(device: &Device, gpu: &GpuModel, rows: usize) -> Result<Self, DeviceError> {
+        let config = &gpu.config;
         Ok(Self {
-            pass: CardPass::new(device, card, rows)?,
-            residual: device.room(rows * config.width)?,
-            attention: device.room(rows * config.q_width())?,
+            pass: GpuPass::new(device, gpu, rows)?,
+            residual: device.alloc_uninit(rows * config.width)?,
+            attention: device.alloc_uninit(rows * config.q_width())?,
         })
     }
 }
 
-impl CardModel {
+impl GpuModel {
     /// Bytes of the device that a [`crate::LayerPass`] of `rows` rows takes.
     ///
     /// # Errors
@@ -59,25 +59,25 @@ impl CardModel {
     pub fn staged_bytes(&self, rows: usize) -> Result<u64, DeviceError> {
         let rows = rows.clamp(1, ROWS);
         self.device()
-            .rehearse(|device| Room::new(device, self, rows))
+            .measure_allocations(|device| StagingBuffers::new(device, self, rows))
     }
 }
 
 impl<'a> Staged<'a> {
-    pub(crate) fn new(card: &'a CardModel, layer: usize, rows: usize) -> Self {
+    pub(crate) fn new(gpu: &'a GpuModel, layer: usize, rows: usize) -> Self {
         Self {
-            card,
+            gpu,
             layer,
             rows: rows.clamp(1, ROWS),
-            room: None,
+            buffers: None,
         }
     }
 
-    fn room(&mut self) -> Result<&mut Room, DeviceError> {
-        if self.room.is_none() {
-            self.room = Some(Room::new(self.card.device(), self.card, self.rows)?);
+    fn buffers(&mut self) -> Result<&mut StagingBuffers, DeviceError> {
+        if self.buffers.is_none() {
+            self.buffers = Some(StagingBuffers::new(self.gpu.device(), self.gpu, self.rows)?);
         }
-        Ok(self.room.as_mut().expect("just made"))
+        Ok(self.buffers.as_mut().expect("just made"))
     }
 
     /// [`crate::LayerPass::project`].
@@ -88,17 +88,18 @@ impl<'a> Staged<'a> {
         [q, k, v]: [&mut [f32]; 3],
         stop: &Stop,
     ) -> Result<(), PassError> {
-        let (card, layer, block) = (self.card, self.layer, self.rows);
+        let (gpu, layer, block) = (self.gpu, self.layer, self.rows);
         let (width, q_width, kv_width) = (config.width, config.q_width(), config.kv_width());
         let rows = residual.len() / width;
         for first in (0..rows).step_by(block) {
             stop.check()?;
             let last = rows.min(first + block);
-            let room = self.room()?;
-            room.residual
+            let buffers = self.buffers()?;
+            buffers
+                .residual
                 .write(0, &residual[first * width..last * width])?;
-            card.project(layer, &room.residual, last - first, &mut room.pass)?;
-            let [q_there, k_there, v_there] = room.pass.projected();
+            gpu.project(layer, &buffers.residual, last - first, &mut buffers.pass)?;
+            let [q_there, k_there, v_there] = buffers.pass.projected();
             q_there.read(0, &mut q[first * q_width..last * q_width])?;
             k_there.read(0, &mut k[first * kv_width..last * kv_width])?;
             v_there.read(0, &mut v[first * kv_width..last * kv_width])?;
@@ -115,20 +116,21 @@ impl<'a> Staged<'a> {
         residual: &mut [f32],
         stop: &Stop,
     ) -> Result<(), PassError> {
-        let (card, layer, block) = (self.card, self.layer, self.rows);
+        let (gpu, layer, block) = (self.gpu, self.layer, self.rows);
         let (width, q_width) = (config.width, config.q_width());
         let rows = residual.len() / width;
         for first in (0..rows).step_by(block) {
             stop.check()?;
             let last = rows.min(first + block);
-            let room = self.room()?;
+            let buffers = self.buffers()?;
             let own = &mut residual[first * width..last * width];
-            room.residual.write(0, own)?;
-            room.attention
+            buffers.residual.write(0, own)?;
+            buffers
+                .attention
                 .write(0, &attention[first * q_width..last * q_width])?;
-            let stream = (&mut room.residual, last - first);
-            card.finish(layer, &room.attention, stream, &mut room.pass)?;
-            room.residual.read(0, own)?;
+            let stream = (&mut buffers.residual, last - first);
+            gpu.finish(layer, &buffers.attention, stream, &mut buffers.pass)?;
+            buffers.residual.read(0, own)?;
         }
         Ok(())
     }

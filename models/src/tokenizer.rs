@@ -23,10 +23,10 @@ use sha2::{Digest, Sha256};
 use crate::ModelError;
 use crate::byte_level::ByteLevel;
 use crate::gguf::Gguf;
-use crate::held::{Rounded, allocated};
-use crate::marks::Marks;
+use crate::memory_size::{Rounded, allocated};
 use crate::pretokenize::ByteLevelRules;
 use crate::sentencepiece::SentencePiece;
+use crate::special_tokens::SpecialTokens;
 use crate::vocabulary::{Kind, Script, Vocabulary};
 
 /// A text as tokens.
@@ -43,7 +43,7 @@ pub struct TokenizedText {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     merging: Merging,
-    marks: Marks,
+    marks: SpecialTokens,
     add_bos: bool,
     last: Mutex<Option<LastDocument>>,
 }
@@ -93,7 +93,7 @@ impl Tokenizer {
             .unwrap_or(adds_bos);
         Ok(Tokenizer {
             add_bos: add_bos && vocabulary.bos().is_some(),
-            marks: Marks::read(gguf, &vocabulary, script)?,
+            marks: SpecialTokens::read(gguf, &vocabulary, script)?,
             vocabulary,
             merging,
             last: Mutex::default(),

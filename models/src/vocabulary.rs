@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use crate::ModelError;
 use crate::gguf::Gguf;
-use crate::held::{Rounded, table};
+use crate::memory_size::{Rounded, table};
 use crate::sentencepiece::SPACE;
 
 /// What a token is, as in `tokenizer.ggml.token_type`.

@@ -183,7 +183,7 @@ impl<'a> Floats<'a> {
                     .and_then(|inputs| inputs.matmul(panel)?.flatten_all()?.to_vec1());
                 product.expect("shapes were checked when the model was opened")
             };
-            let products = side_by_side(self.panels.len(), product, stop)?;
+            let products = par_panels(self.panels.len(), product, stop)?;
             for (p, product) in products.iter().enumerate() {
                 scatter(product, m, p * self.panel_rows, rows, out);
             }
@@ -205,7 +205,7 @@ fn panel(matrix: &MappedMatrix, rows: Range<usize>) -> Tensor {
 }
 
 /// `product(0..panels)`, each on one thread: a panel is copied when it is first used, and multiplied by candle.
-fn side_by_side(
+fn par_panels(
     panels: usize,
     product: impl Fn(usize) -> Vec<f32> + Sync,
     stop: &Stop,

@@ -1,5 +1,5 @@
-//! Times choosing: `cargo bench -p kept-policies`. The processor chooses for a graphics card too, so what it takes for a layer stands beside
-//! what the card takes to read that layer (docs/card-step.md).
+//! Times choosing: `cargo bench -p kept-policies`. The processor chooses for a GPU too, so what it takes for a layer stands beside
+//! what the GPU takes to read that layer (docs/GPU-step.md).
 //!
 //! Scores are drawn: a few tokens stand out from many, as attention has it. On one thread and on all (`CANDLE_NUM_THREADS` sets how
 //! many); the median of the layers.
@@ -82,7 +82,7 @@ fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
             kv_heads: SHAPE.kv_heads,
             group: SHAPE.group(),
             window: needs.window.map(|_| scores),
-            ramp: needs.ramp.map(|_| scores),
+            weighted_window: needs.weighted_window.map(|_| scores),
             ..Observation::default()
         };
         let started = Instant::now();

@@ -14,10 +14,10 @@
 //! `floor x rows`, the rest goes to the best of all heads together. (kvpress counts the protected ends among the rows and the safe
 //! ones, so its `alpha` is a larger number for the same split.)
 
-use crate::best::Best;
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::token_scores::{TokenScores, keep_best_of_each};
+use crate::top_k::TopK;
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
     Positions, PromptShape, Retention, top_positions,
@@ -63,7 +63,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             Ok(info) if info.name != INFO.name => (info.build)(&others)?,
             _ => return Err(p.not_allowed("base", name)),
         };
-        if base.scorer().is_none() {
+        if base.token_scorer().is_none() {
             return Err(p.not_allowed("base", name));
         }
         Ok(Box::new(AdaKv {
@@ -112,10 +112,10 @@ impl Safeguard {
         let rows = heads * per_head;
         let even = (per_head as f64 * floor) as usize;
         // One head after the other: what the first ones hold leaves little of the others to look at closely.
-        let mut all = Best::new(rows, heads * m);
+        let mut all = TopK::new(rows, heads * m);
         match self {
             Safeguard::Reserve if even > 0 => {
-                let reserved = side_by_side(scores, m, |_, own| {
+                let reserved = par_map(scores, m, |_, own| {
                     let mut own = own.to_vec();
                     for best in top_positions(&own, even) {
                         own[best as usize] = f32::INFINITY;
@@ -153,8 +153,8 @@ impl Safeguard {
 }
 
 impl AdaKv {
-    fn scorer(&self) -> &dyn TokenScores {
-        self.base.scorer().expect("checked when it was built")
+    fn token_scorer(&self) -> &dyn TokenScores {
+        self.base.token_scorer().expect("checked when it was built")
     }
 }
 
@@ -184,16 +184,16 @@ impl Policy for AdaKv {
         self.base.rows(model, prompt, budget)
     }
 
-    fn ranks(&self) -> Option<&dyn TokenScores> {
-        self.base.scorer()
+    fn cacheable_scorer(&self) -> Option<&dyn TokenScores> {
+        self.base.token_scorer()
     }
 
     fn bytes(&self) -> u64 {
         0 // the base only ranks: it is never asked to select, and holds nothing
     }
 
-    fn most_rows(&self, _layer: usize, rows: usize) -> usize {
-        let protected = self.scorer().protected();
+    fn max_rows_per_head(&self, _layer: usize, rows: usize) -> usize {
+        let protected = self.token_scorer().protected();
         let ends = protected.sinks + protected.recent;
         let even = rows.saturating_sub(ends);
         let safe = (even as f64 * self.floor) as usize;
@@ -205,9 +205,9 @@ impl Policy for AdaKv {
         if n <= rows {
             return Retention::Everything;
         }
-        let protected = self.scorer().protected();
+        let protected = self.token_scorer().protected();
         let between = protected.between(n);
-        let scores = self.scorer().token_scores(observation);
+        let scores = self.token_scorer().token_scores(observation);
         let ends = n - between.len();
         let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
         let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), self.floor);

@@ -14,13 +14,13 @@
 //! almost every token: early keys have been seen by more queries.) Only evicted tokens give, their own value and not what they
 //! were given. `expected` is deterministic and the default; ungated merging is worse than eviction, in the paper too.
 
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::slots::SlotNumbers;
 use crate::window::window_for;
 use crate::{
-    Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
-    Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row, Softmax, Spill, Spread,
-    StepObservation, Window, group_reduce,
+    DecodeValueMerge, Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation,
+    Parameter, Parameters, Policy, PolicyError, Pos, Positions, PromptShape, Retention, Row,
+    Softmax, StepObservation, ValueMerge, Window, group_reduce,
 };
 
 /// Shown in the table of methods.
@@ -77,7 +77,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             most_spills: 0,
             seen: SlotNumbers::default(),
             order: Vec::new(),
-            spills: Vec::new(),
+            decode_value_merges: Vec::new(),
         }))
     },
 };
@@ -103,7 +103,7 @@ pub struct Cam {
     seen: SlotNumbers,
     /// `[slots]`: scratch, slots in order of their positions.
     order: Vec<(Pos, u32)>,
-    spills: Vec<Spill>,
+    decode_value_merges: Vec<DecodeValueMerge>,
 }
 
 fn mean_of(numbers: impl ExactSizeIterator<Item = f32>) -> f32 {
@@ -141,7 +141,7 @@ impl Cam {
         let rows = self.w.min(n) as f32;
         let window = observation.window.expect("CaM asked for a window");
         let heads = window.chunks_exact(n * group);
-        side_by_side(heads, n * group, |_, head| {
+        par_map(heads, n * group, |_, head| {
             let mut mean = group_reduce(head, n, group, GroupReduce::Mean);
             mean.iter_mut().for_each(|a| *a *= rows);
             mean
@@ -178,7 +178,7 @@ impl Policy for Cam {
         budget: usize,
     ) -> Result<Vec<usize>, PolicyError> {
         let rows = self.base.rows(model, prompt, budget)?;
-        if self.base.entering(0).is_some() {
+        if self.base.layer_input_tokens(0).is_some() {
             return Err(PolicyError::Together {
                 method: INFO.name,
                 first: format!("base={}", self.base.name()),
@@ -193,39 +193,39 @@ impl Policy for Cam {
         self.slots = held.max().map_or(0, |rows| prompt.slots(rows));
         self.seen.start(model.layers, model.kv_heads, self.slots);
         self.most_spills = self.m.min(self.slots) * model.kv_heads;
-        (self.order, self.spills) = (Vec::new(), Vec::new());
+        (self.order, self.decode_value_merges) = (Vec::new(), Vec::new());
         Ok(rows)
     }
 
-    fn most_rows(&self, layer: usize, rows: usize) -> usize {
-        self.base.most_rows(layer, rows)
+    fn max_rows_per_head(&self, layer: usize, rows: usize) -> usize {
+        self.base.max_rows_per_head(layer, rows)
     }
 
     fn note(&self) -> Option<String> {
         self.base.note()
     }
 
-    fn ranks(&self) -> Option<&dyn crate::TokenScores> {
-        self.base.ranks()
+    fn cacheable_scorer(&self) -> Option<&dyn crate::TokenScores> {
+        self.base.cacheable_scorer()
     }
 
-    fn surveys(&self) -> bool {
-        self.base.surveys()
+    fn has_score_pass(&self) -> bool {
+        self.base.has_score_pass()
     }
 
-    fn survey(&mut self, observation: &Observation<'_>) {
-        self.base.survey(observation);
+    fn score_pass(&mut self, observation: &Observation<'_>) {
+        self.base.score_pass(observation);
     }
 
-    fn settle(&mut self) -> Vec<usize> {
-        self.base.settle()
+    fn allocate_budget(&mut self) -> Vec<usize> {
+        self.base.allocate_budget()
     }
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let retention = self.base.select(observation, rows);
         if self.base.decode_rows(observation.layer).is_some() {
             self.order.reserve_exact(self.slots);
-            self.spills.reserve_exact(self.most_spills);
+            self.decode_value_merges.reserve_exact(self.most_spills);
             let everything: Vec<Pos>;
             let attention = self.attention(observation);
             let all = match &retention {
@@ -243,12 +243,12 @@ impl Policy for Cam {
         retention
     }
 
-    fn spreads(&mut self, observation: &Observation<'_>, kept: &Retention) -> Vec<Spread> {
+    fn value_merges(&mut self, observation: &Observation<'_>, kept: &Retention) -> Vec<ValueMerge> {
         let Retention::Keep(heads) = kept else {
             return Vec::new();
         };
         let attention = self.attention(observation);
-        let mut spreads = Vec::new();
+        let mut value_merges = Vec::new();
         for (head, kept) in heads.iter().enumerate() {
             let (mut first, mut mean) = (0, None);
             for token in 0..observation.tokens as u32 {
@@ -265,7 +265,7 @@ impl Policy for Cam {
                 let p = merge_probability(of(&Pos(token)), mean);
                 let weight = Self::gate(self.sample, &mut self.state, p) / targets.len() as f32;
                 if weight > 0.0 {
-                    spreads.push(Spread {
+                    value_merges.push(ValueMerge {
                         head,
                         from: Pos(token),
                         first,
@@ -275,10 +275,10 @@ impl Policy for Cam {
                 }
             }
         }
-        spreads
+        value_merges
     }
 
-    fn spreads_values(&self) -> bool {
+    fn merges_values(&self) -> bool {
         true
     }
 
@@ -288,12 +288,12 @@ impl Policy for Cam {
 
     fn bytes(&self) -> u64 {
         let order = self.slots * size_of::<(Pos, u32)>();
-        let spills = self.most_spills * size_of::<Spill>();
-        self.base.bytes() + self.seen.bytes() + (order + spills) as u64
+        let decode_value_merges = self.most_spills * size_of::<DecodeValueMerge>();
+        self.base.bytes() + self.seen.bytes() + (order + decode_value_merges) as u64
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
-        self.spills.clear();
+        self.decode_value_merges.clear();
         self.base.step(step, evict);
         for (head, gone) in evict.iter().enumerate() {
             let positions = step.positions(head);
@@ -314,21 +314,22 @@ impl Policy for Cam {
             let p = merge_probability(seen[gone.0 as usize], mean_of(targets));
             let share = Self::gate(self.sample, &mut self.state, p) / self.order.len() as f32;
             if share > 0.0 {
-                self.spills.extend(self.order.iter().map(|(_, slot)| Spill {
-                    head,
-                    from: gone,
-                    to: Row(*slot),
-                    weight: share,
-                }));
+                self.decode_value_merges
+                    .extend(self.order.iter().map(|(_, slot)| DecodeValueMerge {
+                        head,
+                        from: gone,
+                        to: Row(*slot),
+                        weight: share,
+                    }));
             }
         }
     }
 
-    fn spills(&self) -> &[Spill] {
-        &self.spills
+    fn decode_value_merges(&self) -> &[DecodeValueMerge] {
+        &self.decode_value_merges
     }
 
-    fn spills_over(&self) -> bool {
+    fn merges_values_in_decode(&self) -> bool {
         self.slots > 0
     }
 }

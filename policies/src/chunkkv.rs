@@ -17,7 +17,7 @@
 
 use crate::blocks::{blocks, means, ranked, sums};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::{in_parts, side_by_side};
+use crate::heads::{par_chunks, par_map};
 use crate::score::reduce;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
@@ -137,11 +137,11 @@ impl ChunkKv {
         } else {
             kept.extend(0..self.sinks as u32);
             let chunks = blocks(self.sinks..n - w, self.chunk);
-            let mut room = rows - w - self.sinks;
+            let mut left = rows - w - self.sinks;
             for i in ranked(&means(scores, &chunks)) {
-                let taken = chunks[i].len().min(room);
+                let taken = chunks[i].len().min(left);
                 kept.extend(chunks[i].clone().take(taken).map(|t| t as u32));
-                room -= taken;
+                left -= taken;
             }
             kept.sort_unstable();
         }
@@ -200,7 +200,7 @@ impl Policy for ChunkKv {
         let group = observation.group;
         let heads = window.chunks_exact(n * group);
         let kept = if self.shared {
-            let all = in_parts(n, group * observation.kv_heads, |first, all| {
+            let all = par_chunks(n, group * observation.kv_heads, |first, all| {
                 let mut own = vec![0.0; all.len()];
                 for head in heads.clone() {
                     reduce(head, n, first, &mut own, GroupReduce::Mean);
@@ -209,7 +209,7 @@ impl Policy for ChunkKv {
             });
             vec![self.keep(&all, rows); observation.kv_heads]
         } else {
-            side_by_side(heads, n * group, |_, head| {
+            par_map(heads, n * group, |_, head| {
                 let scores = group_reduce(head, n, group, GroupReduce::Mean);
                 self.keep(&scores, rows)
             })

@@ -163,7 +163,10 @@ impl Policy for DecodeCap {
         self.order = Vec::new();
         self.kv_heads = model.kv_heads;
         let most = |(layer, &rows): (usize, &usize)| {
-            let more = self.base.most_rows(layer, rows).saturating_sub(rows);
+            let more = self
+                .base
+                .max_rows_per_head(layer, rows)
+                .saturating_sub(rows);
             rows.min(prompt.tokens) + more.min(prompt.tokens.saturating_sub(rows))
         };
         let most = rows.iter().enumerate().map(most).max().unwrap_or(0);
@@ -171,24 +174,24 @@ impl Policy for DecodeCap {
         Ok(rows)
     }
 
-    fn most_rows(&self, layer: usize, rows: usize) -> usize {
-        self.base.most_rows(layer, rows)
+    fn max_rows_per_head(&self, layer: usize, rows: usize) -> usize {
+        self.base.max_rows_per_head(layer, rows)
     }
 
     fn note(&self) -> Option<String> {
         self.base.note()
     }
 
-    fn surveys(&self) -> bool {
-        self.base.surveys()
+    fn has_score_pass(&self) -> bool {
+        self.base.has_score_pass()
     }
 
-    fn survey(&mut self, observation: &Observation<'_>) {
-        self.base.survey(observation);
+    fn score_pass(&mut self, observation: &Observation<'_>) {
+        self.base.score_pass(observation);
     }
 
-    fn settle(&mut self) -> Vec<usize> {
-        self.rows = self.base.settle();
+    fn allocate_budget(&mut self) -> Vec<usize> {
+        self.rows = self.base.allocate_budget();
         self.rows.clone()
     }
 
@@ -234,7 +237,7 @@ impl Policy for DecodeCap {
         }
     }
 
-    fn sweep(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
+    fn evict_many(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
         let mut any = false;
         for (head, state) in self.layers[step.layer].iter_mut().enumerate() {
             let positions = step.positions(head);
@@ -263,11 +266,11 @@ impl Policy for DecodeCap {
         any
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
-        self.base.scorer()
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
+        self.base.token_scorer()
     }
 
-    fn ranks(&self) -> Option<&dyn TokenScores> {
-        self.base.ranks()
+    fn cacheable_scorer(&self) -> Option<&dyn TokenScores> {
+        self.base.cacheable_scorer()
     }
 }

@@ -20,7 +20,7 @@
 //! stands at its rank among the entries.
 
 use crate::ems_decode::{Head, Rules};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     ClassHead, ClassTable, Entry, GroupReduce, MergedHead, MethodInfo, ModelShape, Needs,
@@ -188,8 +188,8 @@ impl Policy for Ems {
         budget: usize,
     ) -> Result<(), PolicyError> {
         self.rows(model, prompt, budget)?;
-        let room = (self.entries, self.rows);
-        let head = || Head::new(self.rules, &MergedHead::default(), &[], &[], room);
+        let capacity = (self.entries, self.rows);
+        let head = || Head::new(self.rules, &MergedHead::default(), &[], &[], capacity);
         let heads = || (0..model.kv_heads).map(|_| head().boxed()).collect();
         self.heads = (0..model.layers).map(|_| heads()).collect();
         Ok(())
@@ -211,7 +211,7 @@ impl Policy for Ems {
         let whole = n <= rows;
         let (rules, kernel) = (self.rules, self.kernel);
         let heads = 0..observation.kv_heads;
-        let parted = side_by_side(heads, group * n, |head, _| {
+        let parted = par_map(heads, group * n, |head, _| {
             let of_group = head * group * n..(head + 1) * group * n;
             let glo = group_reduce(&glo[of_group.clone()], n, group, GroupReduce::Mean);
             let mut loc = group_reduce(&loc[of_group], n, group, GroupReduce::Mean);
@@ -226,13 +226,13 @@ impl Policy for Ems {
             };
             let mut best = vec![(0, f32::NEG_INFINITY); merged.len()];
             if !open.is_empty() {
-                asked_rows.most_alike(head, merged, open, &mut best);
+                asked_rows.nearest_by_cosine(head, merged, open, &mut best);
             }
             best
         });
         let compared: Vec<Vec<(u32, f32)>> = compared.collect();
-        let room = (self.entries, self.rows);
-        let made = side_by_side(
+        let capacity = (self.entries, self.rows);
+        let made = par_map(
             parted.iter().zip(compared),
             n,
             |_, ((glo, loc, parts), best)| {
@@ -240,7 +240,7 @@ impl Policy for Ems {
                     Some(parts) => parts.merge(&rules, &best, loc),
                     None => every_token(loc),
                 };
-                (Head::new(rules, &kept, glo, loc, room).boxed(), kept)
+                (Head::new(rules, &kept, glo, loc, capacity).boxed(), kept)
             },
         );
         let (heads, merged) = made.into_iter().unzip();

@@ -21,7 +21,7 @@ use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::token_scores::{Protected, TokenScores, keep_best_of_each, known_scores};
 use crate::{
     Future, FutureQueries, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
-    Policy, PolicyError, PromptShape, Retention, ScoresAlone,
+    Policy, PolicyError, PromptShape, Retention, ScoreCacheKey,
 };
 
 /// Shown in the table of methods.
@@ -78,7 +78,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             protected: Protected::default(),
             until: 0,
-            alone: None,
+            score_cache: None,
         }))
     },
 };
@@ -99,7 +99,7 @@ pub struct ExpectedAttention {
     protected: Protected,
     /// Where the document ends.
     until: usize,
-    alone: Option<ScoresAlone>,
+    score_cache: Option<ScoreCacheKey>,
 }
 
 impl Policy for ExpectedAttention {
@@ -116,7 +116,7 @@ impl Policy for ExpectedAttention {
                 positions: self.future,
                 covariance: self.covariance,
             }),
-            alone: self.alone,
+            score_cache: self.score_cache,
             ..Needs::default()
         }
     }
@@ -138,7 +138,7 @@ impl Policy for ExpectedAttention {
             ..
         } = self;
         let settings = format_args!("{sinks} {future} {covariance} {vnorm} {epsilon}");
-        self.alone = (self.protected).alone(INFO.name, prompt, settings);
+        self.score_cache = (self.protected).query_agnostic(INFO.name, prompt, settings);
         Ok(vec![budget; model.layers])
     }
 
@@ -151,7 +151,7 @@ impl Policy for ExpectedAttention {
         keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 }
@@ -179,7 +179,12 @@ impl TokenScores for ExpectedAttention {
                 let mut weights = vec![0.0f32; end - first];
                 for q_head in head * group..(head + 1) * group {
                     let (linear, matrix) = logit_of(&future, q_head, observation.kv_heads * group);
-                    rows.forms(head, first..end, (&linear, matrix.as_deref()), &mut weights);
+                    rows.bilinear_forms(
+                        head,
+                        first..end,
+                        (&linear, matrix.as_deref()),
+                        &mut weights,
+                    );
                     softmax(&mut weights);
                     let pairs = competing.iter_mut().zip(&weights);
                     pairs.for_each(|(score, weight)| *score += weight / group as f32);

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::decode_cap::{DECODE, evicts_in_decode, must_evict};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::slots::{SlotNumbers, lowest};
 use crate::token_scores::{Protected, TokenScores, keep_best};
 use crate::{
@@ -141,7 +141,7 @@ impl Policy for H2o {
         let n = observation.tokens;
         let heads = self.sums(observation);
         let protected = self.protected();
-        let kept: Vec<Vec<Pos>> = side_by_side(&heads, n, |_, sums| match n <= rows {
+        let kept: Vec<Vec<Pos>> = par_map(&heads, n, |_, sums| match n <= rows {
             true => (0..n as u32).map(Pos).collect(),
             false => keep_best(self.rated(sums.clone()), n, protected, rows),
         });
@@ -158,7 +158,7 @@ impl Policy for H2o {
         self.scores.bytes()
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 
@@ -189,7 +189,7 @@ impl H2o {
         let (n, group) = (observation.tokens, observation.group);
         let sums = observation.column_sums.expect("H2O asked for column sums");
         let heads = sums.chunks_exact(n * group);
-        side_by_side(heads, n * group, |_, head| {
+        par_map(heads, n * group, |_, head| {
             group_reduce(head, n, group, GroupReduce::Mean)
         })
     }
@@ -217,6 +217,6 @@ impl TokenScores for H2o {
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let sums = self.sums(observation);
-        side_by_side(sums, observation.tokens, |_, sums| self.rated(sums))
+        par_map(sums, observation.tokens, |_, sums| self.rated(sums))
     }
 }

@@ -11,10 +11,10 @@
 //! blocks 0 1 2 3 4 | 5 6 7 8 9         [0]     [4]  |   [1]      |     [9]      kept 0-3 8 9 18 19 | 20-23
 //! ```
 
-use crate::best::Best;
 use crate::blocks::{blocks, means, ranked};
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
+use crate::top_k::TopK;
 use crate::window::{observed_rows, uniform_rows, window_for};
 use crate::{
     GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy,
@@ -136,13 +136,13 @@ impl HbwKv {
         quota
     }
 
-    /// `[n]`: which tokens of the prefix `sinks..scores.len()` one head keeps, `room` of them, besides the sinks.
-    fn keep(&self, scores: &[f32], room: usize, size: usize) -> Vec<bool> {
+    /// `[n]`: which tokens of the prefix `sinks..scores.len()` one head keeps, `rows` of them, besides the sinks.
+    fn keep(&self, scores: &[f32], rows: usize, size: usize) -> Vec<bool> {
         let units = blocks(self.sinks..scores.len(), size);
         let means = means(scores, &units);
         let order = ranked(&means);
         let mut taken = vec![false; units.len()];
-        for (&m, &quota) in self.rounds.iter().zip(&self.quota(room / size)) {
+        for (&m, &quota) in self.rounds.iter().zip(&self.quota(rows / size)) {
             let mut left = quota;
             for group in 0..m {
                 let part = group * units.len() / m..(group + 1) * units.len() / m;
@@ -159,7 +159,7 @@ impl HbwKv {
         }
         let mut kept = vec![false; scores.len()];
         kept[..self.sinks].fill(true);
-        let mut left = room;
+        let mut left = rows;
         let units = units.into_iter().zip(taken);
         let (whole, open): (Vec<_>, Vec<_>) = units.partition(|(_, taken)| *taken);
         for (unit, _) in whole {
@@ -167,7 +167,7 @@ impl HbwKv {
             kept[unit].fill(true);
         }
         // What no whole block fills goes to the best of the others.
-        let mut best = Best::new(left, scores.len());
+        let mut best = TopK::new(left, scores.len());
         for (unit, _) in open {
             best.see(unit.start, &scores[unit]);
         }
@@ -217,13 +217,13 @@ impl Policy for HbwKv {
             return Retention::Everything;
         };
         let prefix = n - self.chosen_window;
-        let room = rows - self.chosen_window - self.sinks;
+        let left = rows - self.chosen_window - self.sinks;
         let size = self.block.unwrap_or_else(|| (rows / 32).max(1));
         let group = observation.group;
         let heads = window.chunks_exact(n * group);
-        Retention::Keep(side_by_side(heads, n * group, |_, head| {
+        Retention::Keep(par_map(heads, n * group, |_, head| {
             let scores = group_reduce(head, n, group, GroupReduce::Mean);
-            let kept = self.keep(&scores[..prefix], room, size);
+            let kept = self.keep(&scores[..prefix], left, size);
             let chosen = (0..prefix).filter(|&t| kept[t]);
             chosen.chain(prefix..n).map(|t| Pos(t as u32)).collect()
         }))

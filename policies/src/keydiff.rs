@@ -13,11 +13,11 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::token_scores::{Protected, TokenScores, keep_best_of_each, known_scores};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
-    PromptShape, Retention, ScoresAlone,
+    PromptShape, Retention, ScoreCacheKey,
 };
 
 /// Shown in the table of methods.
@@ -52,7 +52,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             sinks: p.whole("sinks", |_| true)?.unwrap_or(4),
             protected: Protected::default(),
             after: 0,
-            alone: None,
+            score_cache: None,
         }))
     },
 };
@@ -67,7 +67,7 @@ pub struct KeyDiff {
     protected: Protected,
     /// Tokens that stand behind the document.
     after: usize,
-    alone: Option<ScoresAlone>,
+    score_cache: Option<ScoreCacheKey>,
 }
 
 impl Policy for KeyDiff {
@@ -78,7 +78,7 @@ impl Policy for KeyDiff {
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
             rows: true,
-            alone: self.alone,
+            score_cache: self.score_cache,
             ..Needs::default()
         }
     }
@@ -92,7 +92,7 @@ impl Policy for KeyDiff {
         let ends = (self.sinks, self.recent);
         self.protected = Protected::around_document(INFO.name, prompt, ends, budget)?;
         self.after = prompt.after;
-        self.alone = (self.protected).alone(INFO.name, prompt, format_args!(""));
+        self.score_cache = (self.protected).query_agnostic(INFO.name, prompt, format_args!(""));
         Ok(vec![budget; model.layers])
     }
 
@@ -105,7 +105,7 @@ impl Policy for KeyDiff {
         keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 }
@@ -125,9 +125,9 @@ impl TokenScores for KeyDiff {
         // Those that are kept anyhow have a part in the mean, but for the question's.
         let document = n - self.after;
         // A key is some dozens of numbers.
-        side_by_side(0..observation.kv_heads, 64 * n, |head, _| {
+        par_map(0..observation.kv_heads, 64 * n, |head, _| {
             let mut scores = vec![0.0; end];
-            rows.apart(head, document, &mut scores);
+            rows.cosine_to_mean(head, document, &mut scores);
             scores
         })
     }

@@ -2,7 +2,7 @@
 //! with Context Reconstruction", arXiv 2505.23416, section 3).
 //!
 //! A document that can be written down again from its cache has lost nothing. So the model is asked to repeat it, chunk by chunk
-//! ([`Reread`]), and a key is worth the largest probability that any row of the repetition gives it, over the query heads of its
+//! ([`Reconstruction`]), and a key is worth the largest probability that any row of the repetition gives it, over the query heads of its
 //! kv head. No question takes part: what is kept of a document serves every question. The price is time: a first reading and
 //! its repetition, and with `spread = model` one more reading.
 //!
@@ -24,13 +24,13 @@
 //!   is safe from losing all of its document; put `adakv` with `base = kvzip` around it for a floor.
 //! - Equal scores: the lower layer, then the lower head, then the lower position stays.
 
-use crate::best::Best;
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::token_scores::{Protected, TokenScores, keep_best_of_each};
+use crate::top_k::TopK;
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
-    PromptShape, Reread, Retention, Safeguard,
+    PromptShape, Reconstruction, Retention, Safeguard,
 };
 
 /// Shown in the table of methods.
@@ -150,7 +150,7 @@ impl Policy for KvZip {
     fn needs(&self, _layer: usize) -> Needs {
         let known = !self.shares.is_empty();
         Needs {
-            reread: (!known).then_some(Reread {
+            reconstruction: (!known).then_some(Reconstruction {
                 chunk: self.chunk,
                 sinks: self.sinks,
             }),
@@ -191,7 +191,7 @@ impl Policy for KvZip {
         Ok(vec![budget; model.layers])
     }
 
-    fn most_rows(&self, layer: usize, rows: usize) -> usize {
+    fn max_rows_per_head(&self, layer: usize, rows: usize) -> usize {
         if let Some(shares) = self.shares.get(layer) {
             return self.ends() + shares.iter().max().unwrap_or(&0);
         }
@@ -205,24 +205,24 @@ impl Policy for KvZip {
         rows.saturating_add(between.saturating_mul(sharing - 1))
     }
 
-    fn surveys(&self) -> bool {
+    fn has_score_pass(&self) -> bool {
         self.surveying
     }
 
-    fn survey(&mut self, observation: &Observation<'_>) {
+    fn score_pass(&mut self, observation: &Observation<'_>) {
         let between = self.protected.between(observation.tokens);
         for head in self.token_scores(observation) {
             self.surveyed.extend_from_slice(&head[between.clone()]);
         }
     }
 
-    fn settle(&mut self) -> Vec<usize> {
+    fn allocate_budget(&mut self) -> Vec<usize> {
         self.surveying = false;
         let (heads, layers) = self.model.map_or((1, 1), |m| (m.kv_heads, m.layers));
         let between = self.surveyed.len() / (heads * layers);
         let rows = (self.budget - self.ends()) * heads * layers;
         self.shares = vec![vec![0; heads]; layers];
-        let mut best = Best::new(rows, self.surveyed.len());
+        let mut best = TopK::new(rows, self.surveyed.len());
         best.see(0, &self.surveyed);
         for best in best.indices() {
             let head = best as usize / between;
@@ -274,7 +274,7 @@ impl Policy for KvZip {
         keep_best_of_each(scores, n, protected, |head| ends + shares[head])
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         // Who asks for one budget over all layers cannot have another method give out a layer's rows.
         (self.spread != Some(HeadShares::Model)).then_some(self)
     }
@@ -287,8 +287,8 @@ impl TokenScores for KvZip {
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let n = observation.tokens;
-        let seen = (observation.reread).expect("KVzip asked for the repetition");
+        let seen = (observation.reconstruction).expect("KVzip asked for the repetition");
         let end = self.protected.between(n).end;
-        side_by_side(seen.chunks_exact(n), n, |_, head| head[..end].to_vec())
+        par_map(seen.chunks_exact(n), n, |_, head| head[..end].to_vec())
     }
 }

@@ -7,7 +7,6 @@
 //! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
 
 mod adakv;
-mod best;
 mod blocks;
 mod budget;
 mod cam;
@@ -29,7 +28,7 @@ mod parameters;
 mod policy;
 mod prompt_rows;
 mod pyramidinfer;
-mod pyramidinfer_thinning;
+mod pyramidinfer_token_dropping;
 mod pyramidkv;
 mod registry;
 mod scissorhands;
@@ -39,12 +38,12 @@ mod snapkv;
 mod snapshot;
 mod streaming_llm;
 mod token_scores;
+mod top_k;
 mod tova;
 mod treekv;
 mod window;
 
 pub use adakv::{AdaKv, Safeguard};
-pub use best::top_positions;
 pub use budget::Budget;
 pub use cam::{Cam, merge_probability};
 pub use chunkkv::ChunkKv;
@@ -57,18 +56,20 @@ pub use h2o::H2o;
 pub use hbw_kv::HbwKv;
 pub use keydiff::KeyDiff;
 pub use kvzip::{HeadShares, KvZip};
-pub use measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
+pub use measures::{
+    Future, FutureQueries, LowAttention, Reconstruction, ScoreCacheKey, WeightedWindow,
+};
 pub use merge::{
     ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
 };
 pub use parameters::{Parameter, Parameters};
 pub use policy::{
-    Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions, PromptShape, Retention, Row,
-    Softmax, Spill, Spread, StepObservation, Window,
+    DecodeValueMerge, Evictions, ModelShape, Needs, Observation, Policy, Pos, Positions,
+    PromptShape, Retention, Row, Softmax, StepObservation, ValueMerge, Window,
 };
 pub use prompt_rows::{HostRows, PromptRows};
 pub use pyramidinfer::{PyramidInfer, geometric_rows};
-pub use pyramidinfer_thinning::{Thinning, thinning_lengths};
+pub use pyramidinfer_token_dropping::{TokenDropping, thinning_lengths};
 pub use pyramidkv::{PyramidKv, Schedule};
 pub use registry::{Build, MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use scissorhands::Scissorhands;
@@ -77,5 +78,6 @@ pub use snapkv::SnapKv;
 pub use snapshot::Snapshot;
 pub use streaming_llm::StreamingLlm;
 pub use token_scores::{Protected, TokenScores};
+pub use top_k::top_positions;
 pub use tova::Tova;
 pub use treekv::{Rule, TreeKv};

@@ -9,7 +9,7 @@
 /// rows = 3, newest = 1.2:    weights 1.0 1.1 1.2 of the last three rows, each divided by 3
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ramp {
+pub struct WeightedWindow {
     /// How many of the last query rows are observed.
     pub rows: usize,
     /// Weight of the last row; the first one's is 1, and it rises evenly between.
@@ -42,14 +42,14 @@ pub struct Future {
 /// A row's probabilities are taken over the prompt's first `sinks` keys (those before the chunk), the keys of its own chunk, and the
 /// repetition up to itself; a key's score is the largest that any of the rows gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reread {
-    /// Document tokens that are repeated together; `None` takes [`Reread::CHUNK`], or fewer where the model's context ends sooner.
+pub struct Reconstruction {
+    /// Document tokens that are repeated together; `None` takes [`Reconstruction::CHUNK`], or fewer where the model's context ends sooner.
     pub chunk: Option<usize>,
     /// First tokens of the prompt that take part in every row's softmax.
     pub sinks: usize,
 }
 
-impl Reread {
+impl Reconstruction {
     /// Document tokens that are repeated together where nothing is set.
     pub const CHUNK: usize = 2048;
 }
@@ -57,9 +57,9 @@ impl Reread {
 /// Whose scores of a document's tokens depend on nothing that stands behind it, and on which settings: two that are equal give the same
 /// document the same scores. Such scores are taken once and kept with the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScoresAlone(u64);
+pub struct ScoreCacheKey(u64);
 
-impl ScoresAlone {
+impl ScoreCacheKey {
     /// Of a method with all `settings` that its scores depend on.
     pub fn of(method: &str, settings: std::fmt::Arguments<'_>) -> Self {
         // FNV-1a: the same number in every build and on every machine, as it is written to files.
@@ -87,7 +87,7 @@ pub struct FutureQueries<'a> {
 /// Which of the last query rows gave a key less than the average of all keys they saw (`1 / t` where a row sees t keys). The
 /// probabilities of the query heads of a kv head are averaged first.
 #[derive(Debug, Clone, Copy)]
-pub struct BelowAverage<'a> {
+pub struct LowAttention<'a> {
     /// Query rows observed.
     pub rows: usize,
     /// `[kv_heads, n, words]`: bit i of a key's words is set where the i-th of these rows, the oldest first, gave it less. A row
@@ -95,7 +95,7 @@ pub struct BelowAverage<'a> {
     pub bits: &'a [u64],
 }
 
-impl BelowAverage<'_> {
+impl LowAttention<'_> {
     /// Words per key.
     pub fn words(&self) -> usize {
         self.rows.div_ceil(u64::BITS as usize)

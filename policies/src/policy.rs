@@ -10,7 +10,9 @@
 //! rank  (order among kept rows)    0  1              2  3  4      re-assigned position of each row
 //! ```
 
-use crate::measures::{BelowAverage, Future, FutureQueries, Ramp, Reread, ScoresAlone};
+use crate::measures::{
+    Future, FutureQueries, LowAttention, Reconstruction, ScoreCacheKey, WeightedWindow,
+};
 use crate::token_scores::TokenScores;
 use crate::{ClassHead, ClassTable, MergedHead, PolicyError, PromptRows, Snapshot};
 
@@ -63,14 +65,14 @@ pub struct PromptShape {
     /// question's end backwards and observes these besides. 0 where there is no template: then it is the papers' window.
     pub tail: usize,
     /// Most tokens of the answer.
-    pub room: usize,
+    pub max_new_tokens: usize,
 }
 
 impl PromptShape {
     /// Slots that a kv head fills at most, if it holds `rows` rows between two steps: one more for the newest token, and never
     /// more than there are tokens.
     pub fn slots(&self, rows: usize) -> usize {
-        let tokens = self.tokens.saturating_add(self.room);
+        let tokens = self.tokens.saturating_add(self.max_new_tokens);
         tokens.min(rows.saturating_add(1))
     }
 
@@ -78,7 +80,7 @@ impl PromptShape {
     pub fn of(tokens: usize) -> Self {
         Self {
             tokens,
-            room: usize::MAX,
+            max_new_tokens: usize::MAX,
             ..Self::default()
         }
     }
@@ -119,17 +121,17 @@ pub struct Needs {
     pub rows: bool,
     /// The prompt's keys and values themselves, as [`Observation::keys`] and [`Observation::values`].
     pub copies: bool,
-    /// Attention of the last rows, the newest weighing most, as [`Observation::ramp`].
-    pub ramp: Option<Ramp>,
-    /// Which of that many last rows gave a key less than the average, as [`Observation::below`].
-    pub below: Option<usize>,
+    /// Attention of the last rows, the newest weighing most, as [`Observation::weighted_window`].
+    pub weighted_window: Option<WeightedWindow>,
+    /// Which of that many last rows gave a key less than the average, as [`Observation::low_attention`].
+    pub low_attention: Option<usize>,
     /// The queries expected after the document, as [`Observation::future`].
     pub future: Option<Future>,
     /// Whose scores these are, where they depend on the document alone: what [`Policy::ranks`] gave it may then be told again, as
     /// [`Observation::scored`], in place of everything else that is asked for here.
-    pub alone: Option<ScoresAlone>,
-    /// What the model looks at while it repeats the document, as [`Observation::reread`].
-    pub reread: Option<Reread>,
+    pub score_cache: Option<ScoreCacheKey>,
+    /// What the model looks at while it repeats the document, as [`Observation::reconstruction`].
+    pub reconstruction: Option<Reconstruction>,
     /// Measure even where everything is kept: for methods that go on counting while answering.
     pub uncut: bool,
 }
@@ -148,8 +150,12 @@ impl Needs {
     /// How many of the last queries must be at hand when the layer is cut.
     pub fn query_rows(&self) -> usize {
         let window = self.window.map_or(0, |window| window.rows);
-        let ramp = self.ramp.map_or(0, |ramp| ramp.rows);
-        window.max(ramp).max(self.below.unwrap_or(0))
+        let weighted_window = self
+            .weighted_window
+            .map_or(0, |weighted_window| weighted_window.rows);
+        window
+            .max(weighted_window)
+            .max(self.low_attention.unwrap_or(0))
     }
 }
 
@@ -158,7 +164,7 @@ impl Needs {
 pub struct Observation<'a> {
     /// The layer, from 0.
     pub layer: usize,
-    /// Tokens n that entered the layer: the whole prompt, but for methods that drop tokens on the way ([`Policy::entering`]).
+    /// Tokens n that entered the layer: the whole prompt, but for methods that drop tokens on the way ([`Policy::layer_input_tokens`]).
     /// Where they did, every position below is a token's rank among those that entered.
     pub tokens: usize,
     /// Key/value heads.
@@ -170,17 +176,17 @@ pub struct Observation<'a> {
     /// `[q_heads, n]`, f32: softmax probability of each key, summed over all query rows of the prompt. Present iff asked for.
     pub column_sums: Option<&'a [f32]>,
     /// `[q_heads, n]`, f32: softmax probability of each key, weighted mean over the ramp's rows. Present iff asked for.
-    pub ramp: Option<&'a [f32]>,
+    pub weighted_window: Option<&'a [f32]>,
     /// Which rows gave each key less than the average. Present iff asked for.
-    pub below: Option<BelowAverage<'a>>,
+    pub low_attention: Option<LowAttention<'a>>,
     /// Queries that are expected after the document. Present iff asked for.
     pub future: Option<FutureQueries<'a>>,
     /// `[kv_heads, n]`, f32: the scores that [`Policy::ranks`] gave this document before, anything behind it. Only where the method's
-    /// scores are [`Needs::alone`]; what else it asked for may then be missing.
+    /// scores are [`Needs::score_cache`]; what else it asked for may then be missing.
     pub scored: Option<&'a [f32]>,
     /// `[kv_heads, n]`, f32: the largest probability that any query of the repetition, over the group's heads, gives each key of
-    /// the document (see [`Reread`]); 0 outside of it. Present iff asked for.
-    pub reread: Option<&'a [f32]>,
+    /// the document (see [`Reconstruction`]); 0 outside of it. Present iff asked for.
+    pub reconstruction: Option<&'a [f32]>,
     /// `[kv_heads, n, head_dim]`, f32: keys after RoPE at original positions, or before RoPE where the method re-assigns
     /// positions. Present iff copies were asked for.
     pub keys: Option<&'a [f32]>,
@@ -255,7 +261,7 @@ impl StepObservation<'_> {
 /// What an evicted prompt token leaves behind: `weight` times its value is added to each of `count` kept tokens, from the
 /// `first`-th kept one of its head on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct ValueMerge {
     /// The kv head.
     pub head: usize,
     /// The evicted token.
@@ -270,7 +276,7 @@ pub struct Spread {
 
 /// What a slot that is given up while answering leaves behind: `weight` times its value is added to another slot's.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spill {
+pub struct DecodeValueMerge {
     /// The kv head.
     pub head: usize,
     /// The slot that is given up.
@@ -287,7 +293,7 @@ pub type Evictions = [Option<Row>];
 /// A KV-cache compression method, with its parameters and the state of one prompt.
 ///
 /// Order of calls for one prompt: `rows` once, then for every layer in ascending order `needs` and `select`, then for every
-/// generated token and layer `step`. (A method that [`surveys`](Policy::surveys) sees every layer once more, before.) Methods that share indices between layers keep them between calls of `select`.
+/// generated token and layer `step`. (A method that [`has_score_pass`](Policy::surveys) sees every layer once more, before.) Methods that share indices between layers keep them between calls of `select`.
 pub trait Policy: Send {
     /// The method's name, as in `--method`.
     fn name(&self) -> &'static str;
@@ -296,7 +302,7 @@ pub trait Policy: Send {
     fn needs(&self, layer: usize) -> Needs;
 
     /// Of the tokens before the ramp's rows those that this layer may still keep, ascending, where the method has let go of all others
-    /// for good: only these are then measured, and [`Observation::ramp`] is 0 elsewhere. `None` has all measured.
+    /// for good: only these are then measured, and [`Observation::weighted_window`] is 0 elsewhere. `None` has all measured.
     fn among(&self) -> Option<&[u32]> {
         None
     }
@@ -308,13 +314,13 @@ pub trait Policy: Send {
 
     /// Called before `rows` where nobody gave a budget: the rows per kv head and layer that the method comes to by settings of
     /// its own, if it has such; the `rows` that follows is then given these.
-    fn unbudgeted(&mut self, _model: &ModelShape, _prompt: &PromptShape) -> Option<usize> {
+    fn default_rows(&mut self, _model: &ModelShape, _prompt: &PromptShape) -> Option<usize> {
         None
     }
 
     /// Rows per kv head for every layer, for a budget of `budget` rows per kv head and layer on average. Everything that is
     /// kept of the prompt counts: sinks, selected tokens, window. Fails if the method cannot work with so few.
-    /// A layer's heads may share its rows unevenly, as long as their mean is no more; see [`Policy::most_rows`].
+    /// A layer's heads may share its rows unevenly, as long as their mean is no more; see [`Policy::max_rows_per_head`].
     fn rows(
         &mut self,
         model: &ModelShape,
@@ -351,7 +357,7 @@ pub trait Policy: Send {
 
     /// The most rows that one kv head of `layer` may get, where `rows` of them are kept per head on average. Called after
     /// `rows`.
-    fn most_rows(&self, _layer: usize, rows: usize) -> usize {
+    fn max_rows_per_head(&self, _layer: usize, rows: usize) -> usize {
         rows
     }
 
@@ -361,29 +367,29 @@ pub trait Policy: Send {
     }
 
     /// Whether the prompt must be read once before anything is cut, because layers compete for rows. Every layer is then told to
-    /// [`Policy::survey`] in place of `select`, then [`Policy::settle`] is called, and a second reading cuts. Called after `rows`.
-    fn surveys(&self) -> bool {
+    /// [`Policy::score_pass`] in place of `select`, then [`Policy::allocate_budget`] is called, and a second reading cuts. Called after `rows`.
+    fn has_score_pass(&self) -> bool {
         false
     }
 
     /// What was measured in one layer, in a reading that cuts nothing.
-    fn survey(&mut self, _observation: &Observation<'_>) {}
+    fn score_pass(&mut self, _observation: &Observation<'_>) {}
 
     /// After the last layer of a survey: rows per kv head for every layer, rounded up where a layer's heads share no whole number.
-    /// From here on `needs` and `most_rows` are those of the second reading.
-    fn settle(&mut self) -> Vec<usize> {
+    /// From here on `needs` and `max_rows_per_head` are those of the second reading.
+    fn allocate_budget(&mut self) -> Vec<usize> {
         Vec::new()
     }
 
     /// How many tokens enter `layer`, for methods that drop tokens from the computation itself; `None` where all do. The first
     /// layer always gets all. Called after `rows`.
-    fn entering(&self, _layer: usize) -> Option<usize> {
+    fn layer_input_tokens(&self, _layer: usize) -> Option<usize> {
         None
     }
 
     /// After [`Policy::select`], for methods that drop tokens from the computation: which of the tokens that entered the layer
     /// enter the next one, ascending, as ranks among those that entered; `None` where all do.
-    fn pass_on(&mut self, _observation: &Observation<'_>) -> Option<Vec<u32>> {
+    fn surviving_tokens(&mut self, _observation: &Observation<'_>) -> Option<Vec<u32>> {
         None
     }
 
@@ -403,27 +409,31 @@ pub trait Policy: Send {
     /// After [`Policy::step`], for methods that let go of many rows at once: clears the flag of every slot that is given up and
     /// says whether there are any. `keep` is laid out as [`StepObservation::positions`]. The slots that stay close up in their
     /// order. Must not allocate.
-    fn sweep(&mut self, _step: &StepObservation<'_>, _keep: &mut [bool]) -> bool {
+    fn evict_many(&mut self, _step: &StepObservation<'_>, _keep: &mut [bool]) -> bool {
         false
     }
 
     /// After [`Policy::select`]: what evicted tokens of this layer leave to kept ones.
-    fn spreads(&mut self, _observation: &Observation<'_>, _kept: &Retention) -> Vec<Spread> {
+    fn value_merges(
+        &mut self,
+        _observation: &Observation<'_>,
+        _kept: &Retention,
+    ) -> Vec<ValueMerge> {
         Vec::new()
     }
 
-    /// Whether [`Policy::spreads`] may ever name any: kept rows are then more than copies.
-    fn spreads_values(&self) -> bool {
+    /// Whether [`Policy::value_merges`] may ever name any: kept rows are then more than copies.
+    fn merges_values(&self) -> bool {
         false
     }
 
     /// After [`Policy::step`]: what the slots it gave up leave to others. Must not allocate.
-    fn spills(&self) -> &[Spill] {
+    fn decode_value_merges(&self) -> &[DecodeValueMerge] {
         &[]
     }
 
-    /// Whether [`Policy::spills`] may ever name any. Called after `rows`.
-    fn spills_over(&self) -> bool {
+    /// Whether [`Policy::decode_value_merges`] may ever name any. Called after `rows`.
+    fn merges_values_in_decode(&self) -> bool {
         false
     }
 
@@ -435,13 +445,13 @@ pub trait Policy: Send {
     }
 
     /// The method as one that ranks tokens, if it is.
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         None
     }
 
     /// Whose ranking decides: its own, or that of the method which it is built around.
-    fn ranks(&self) -> Option<&dyn TokenScores> {
-        self.scorer()
+    fn cacheable_scorer(&self) -> Option<&dyn TokenScores> {
+        self.token_scorer()
     }
 
     /// The look-up table of `layer` for methods that merge; `None` where every row is one token. Called after `rows`.

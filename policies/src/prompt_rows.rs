@@ -1,25 +1,31 @@
-//! What methods ask about the keys and values of a prompt, wherever these lie: on a graphics card nobody shows them.
+//! What methods ask about the keys and values of a prompt, wherever these lie: on a GPU nobody shows them.
 
 use std::ops::Range;
 
-use kept_kernels::{most_alike, quadratic_forms};
+use kept_kernels::{nearest_by_cosine, quadratic_forms};
 
-use crate::heads::in_parts;
+use crate::heads::par_chunks;
 
 /// Keys and values of one layer of a prompt; keys as the method stores them: after RoPE at original positions, or before RoPE where it
 /// re-assigns positions.
 pub trait PromptRows: std::fmt::Debug + Sync {
     /// For each of `tokens` the first of `others` (one at least) whose key and value in kv head `head` are most like its own, by the product
     /// of both cosines: written to `best [tokens]` as its index among `others` and the product.
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]);
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    );
 
     /// How far each of the first keys of kv head `head` points away from the others, `scores [..]`: minus its cosine with the mean direction of the
     /// first `document` keys.
-    fn apart(&self, head: usize, document: usize, scores: &mut [f32]);
+    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]);
 
     /// Of each of the keys `tokens` of kv head `head` its product with `linear [head_dim]`, and with the symmetric `matrix [head_dim,
     /// head_dim]` from both sides: `out [tokens]`.
-    fn forms(
+    fn bilinear_forms(
         &self,
         head: usize,
         tokens: Range<usize>,
@@ -57,12 +63,18 @@ impl<'a> HostRows<'a> {
 
 impl PromptRows for HostRows<'_> {
     /// # Panics
-    /// As [`kept_kernels::most_alike`].
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
-        most_alike(self.of_head(head), self.head_dim, tokens, others, best);
+    /// As [`kept_kernels::nearest_by_cosine`].
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    ) {
+        nearest_by_cosine(self.of_head(head), self.head_dim, tokens, others, best);
     }
 
-    fn apart(&self, head: usize, document: usize, scores: &mut [f32]) {
+    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
         let [keys, _] = self.of_head(head);
         let dim = self.head_dim;
         let length =
@@ -81,7 +93,7 @@ impl PromptRows for HostRows<'_> {
         }
     }
 
-    fn forms(
+    fn bilinear_forms(
         &self,
         head: usize,
         tokens: Range<usize>,
@@ -95,7 +107,7 @@ impl PromptRows for HostRows<'_> {
 
     fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
         let ([_, values], dim) = (self.of_head(head), self.head_dim);
-        let found = in_parts(tokens.len(), dim, |first, lengths| {
+        let found = par_chunks(tokens.len(), dim, |first, lengths| {
             let values = values[(tokens.start + first) * dim..].chunks_exact(dim);
             for (value, length) in values.zip(lengths) {
                 *length = value.iter().map(|x| x * x).sum::<f32>().sqrt();

@@ -2,7 +2,7 @@
 //! Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
 //!
 //! The recent tokens of the prompt weigh what every earlier token gets, the newest of them most; the mean over all query heads
-//! decides for the whole layer. The published method (`variant=faithful`, in `pyramidinfer_thinning.rs`) drops hidden states too, and
+//! decides for the whole layer. The published method (`variant=faithful`, in `pyramidinfer_token_dropping.rs`) drops hidden states too, and
 //! keeps about three quarters at its own settings. The default here (`variant=budgeted`) takes any budget: it drops keys and values
 //! alone, as all other methods do. Rows fall geometrically from the
 //! first layer to the last, their mean is the budget, and each layer chooses among what the one before it kept. The last layers
@@ -19,7 +19,7 @@ use crate::score::sum_of_rows;
 use crate::window::{observed_rows, uniform_rows};
 use crate::{
     MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError, Pos,
-    PromptShape, Ramp, Retention, Thinning, top_positions,
+    PromptShape, Retention, TokenDropping, WeightedWindow, top_positions,
 };
 
 /// Shown in the table of methods.
@@ -105,18 +105,18 @@ fn faithful(p: &Parameters) -> Result<Box<dyn Policy>, PolicyError> {
             why: "it thins the answer by its own rule; set variant=budgeted or leave it out",
         });
     }
-    let mut thinning = Thinning::new(p.number("ratio", |r| (0.0..=1.0).contains(&r))?);
-    thinning.recent = p.whole("recent", |r| r >= 1)?;
+    let mut token_dropping = TokenDropping::new(p.number("ratio", |r| (0.0..=1.0).contains(&r))?);
+    token_dropping.recent = p.whole("recent", |r| r >= 1)?;
     if let Some(weight) = p.number("weight", |w| w >= 1.0)? {
-        thinning.weight = weight;
+        token_dropping.weight = weight;
     }
     if let Some(least) = p.whole("min_context", |m| m >= 1)? {
-        thinning.min_context = least;
+        token_dropping.min_context = least;
     }
     if let Some(sinks) = p.whole("sinks", |_| true)? {
-        thinning.sinks = sinks;
+        token_dropping.sinks = sinks;
     }
-    Ok(Box::new(thinning))
+    Ok(Box::new(token_dropping))
 }
 
 /// Ever smaller parts of the same tokens.
@@ -161,7 +161,7 @@ impl Policy for PyramidInfer {
 
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
-            ramp: Some(Ramp {
+            weighted_window: Some(WeightedWindow {
                 rows: self.chosen_recent,
                 newest: self.weight as f32,
             }),
@@ -202,9 +202,10 @@ impl Policy for PyramidInfer {
         if n <= rows {
             return Retention::Everything;
         }
-        let ramp = (observation.ramp).expect("PyramidInfer asked for a weighted window");
+        let weighted_window =
+            (observation.weighted_window).expect("PyramidInfer asked for a weighted window");
         let context = n - self.chosen_recent;
-        let mut scores = sum_of_rows(ramp, n, context);
+        let mut scores = sum_of_rows(weighted_window, n, context);
         scores[..self.sinks.min(context)].fill(f32::INFINITY);
         // The list never grows: the first one's memory holds them all.
         let before: Vec<u32> = match &self.alive {

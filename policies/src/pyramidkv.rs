@@ -224,7 +224,7 @@ impl Policy for PyramidKv {
         self.vote.select(observation, rows)
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 }

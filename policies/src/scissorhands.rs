@@ -13,9 +13,9 @@
 //! that cannot see a token does not mark it; of equal marks the later token goes; the prompt is cut to the whole budget (as every
 //! method here), the answer's first token over it brings the first drop; every layer and head has the same budget.
 
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::{
-    BelowAverage, Evictions, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
+    Evictions, LowAttention, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
     Policy, PolicyError, Pos, PromptShape, Retention, StepObservation, top_positions,
 };
 
@@ -107,9 +107,9 @@ impl Scissorhands {
     }
 
     /// `[n]`: minus the marks of each token, the ends that are kept above all.
-    fn scores(&self, below: &BelowAverage<'_>, head: usize, n: usize) -> Vec<f32> {
-        let words = below.words();
-        let bits = &below.bits[head * n * words..][..n * words];
+    fn scores(&self, low_attention: &LowAttention<'_>, head: usize, n: usize) -> Vec<f32> {
+        let words = low_attention.words();
+        let bits = &low_attention.bits[head * n * words..][..n * words];
         let mut scores: Vec<f32> = bits
             .chunks_exact(words)
             .map(|key| -(key.iter().map(|w| w.count_ones()).sum::<u32>() as f32))
@@ -127,7 +127,7 @@ impl Policy for Scissorhands {
 
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
-            below: Some(self.history),
+            low_attention: Some(self.history),
             uncut: true,
             ..Needs::default()
         }
@@ -162,23 +162,27 @@ impl Policy for Scissorhands {
 
     fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
         let n = observation.tokens;
-        let below = (observation.below).expect("Scissorhands asked for low scores");
+        let low_attention = (observation.low_attention).expect("Scissorhands asked for low scores");
         let words = self.words();
         self.seen.reserve_exact(self.slots);
         self.order.reserve_exact(self.slots);
-        let heads = side_by_side(0..observation.kv_heads, n * below.words(), |_, head| {
-            let chosen = top_positions(&self.scores(&below, head, n), rows.min(n));
-            let mut bits = Vec::with_capacity(self.slots * words);
-            for &token in &chosen {
-                let first = (head * n + token as usize) * below.words();
-                let marks = &below.bits[first..first + below.words()];
-                bits.extend((0..words).map(|word| marks.get(word).copied().unwrap_or(0)));
-            }
-            (bits, chosen.into_iter().map(Pos).collect())
-        });
+        let heads = par_map(
+            0..observation.kv_heads,
+            n * low_attention.words(),
+            |_, head| {
+                let chosen = top_positions(&self.scores(&low_attention, head, n), rows.min(n));
+                let mut bits = Vec::with_capacity(self.slots * words);
+                for &token in &chosen {
+                    let first = (head * n + token as usize) * low_attention.words();
+                    let marks = &low_attention.bits[first..first + low_attention.words()];
+                    bits.extend((0..words).map(|word| marks.get(word).copied().unwrap_or(0)));
+                }
+                (bits, chosen.into_iter().map(Pos).collect())
+            },
+        );
         let (bits, kept): (_, Vec<_>) = heads.into_iter().unzip();
         self.layers[observation.layer] = Layer {
-            next: below.rows % self.history,
+            next: low_attention.rows % self.history,
             bits,
         };
         match n <= rows {
@@ -221,7 +225,7 @@ impl Policy for Scissorhands {
         layer.next = (layer.next + 1) % self.history;
     }
 
-    fn sweep(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
+    fn evict_many(&mut self, step: &StepObservation<'_>, keep: &mut [bool]) -> bool {
         let words = self.words();
         let mut any = false;
         for (head, bits) in self.layers[step.layer].bits.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
 //! Arithmetic that several methods share: group reduction and pooling. All in f32.
 
-use crate::heads::in_parts;
+use crate::heads::par_chunks;
 
 /// How the query heads that share a kv head are reduced to one score per key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +55,7 @@ pub(crate) fn reduce(scores: &[f32], n: usize, first: usize, out: &mut [f32], ho
 
 /// `[until]`: the rows of `scores`, each `n` long, added up for the first `until` tokens.
 pub(crate) fn sum_of_rows(scores: &[f32], n: usize, until: usize) -> Vec<f32> {
-    in_parts(until, scores.len() / n, |first, out| {
+    par_chunks(until, scores.len() / n, |first, out| {
         for row in scores.chunks_exact(n) {
             out.iter_mut().zip(&row[first..]).for_each(|(o, s)| *o += s);
         }
@@ -133,7 +133,7 @@ pub(crate) fn reduce_and_pool(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::best::tests::ODD;
+    use crate::top_k::tests::ODD;
 
     /// `n` of them.
     fn odd(n: usize) -> Vec<f32> {

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::score::reduce_and_pool;
 use crate::token_scores::{Protected, TokenScores, keep_best_of_each};
 use crate::window::{observed_rows, uniform_rows, window_for};
@@ -156,7 +156,7 @@ impl Policy for SnapKv {
         keep_best_of_each(scores, n, self.protected(), |_| rows)
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 }
@@ -174,7 +174,7 @@ impl TokenScores for SnapKv {
         let prefix = n - self.chosen_window;
         let window = observation.window.expect("SnapKV asked for a window");
         let heads = window.chunks_exact(n * group);
-        side_by_side(heads, n * group, |_, head| {
+        par_map(heads, n * group, |_, head| {
             reduce_and_pool(head, (n, prefix), self.group, self.kernel, self.pooling)
         })
     }

@@ -2,9 +2,9 @@
 //!
 //! Not here: any score. Methods whose unit is a chunk, a block or a tree have no such numbers and are no part of this.
 
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::{
-    Observation, Policy, PolicyError, Pos, PromptShape, Retention, ScoresAlone, top_positions,
+    Observation, Policy, PolicyError, Pos, PromptShape, Retention, ScoreCacheKey, top_positions,
 };
 
 /// The ends of a prompt that a method keeps whatever their score.
@@ -53,14 +53,14 @@ impl Protected {
     }
 
     /// Who gives such scores, with all `settings` that they depend on; nobody where they reach into what stands behind the document.
-    pub(crate) fn alone(
+    pub(crate) fn query_agnostic(
         &self,
         method: &str,
         prompt: &PromptShape,
         settings: std::fmt::Arguments<'_>,
-    ) -> Option<ScoresAlone> {
+    ) -> Option<ScoreCacheKey> {
         let ends = prompt.after > 0 && self.recent == prompt.after;
-        ends.then(|| ScoresAlone::of(method, settings))
+        ends.then(|| ScoreCacheKey::of(method, settings))
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn keep_best_of_each(
     protected: Protected,
     rows: impl Fn(usize) -> usize + Sync,
 ) -> Retention {
-    Retention::Keep(side_by_side(scores, n, |head, scores| {
+    Retention::Keep(par_map(scores, n, |head, scores| {
         keep_best(scores, n, protected, rows(head))
     }))
 }

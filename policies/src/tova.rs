@@ -145,7 +145,7 @@ impl Policy for Tova {
         (self.slots * size_of::<f32>()) as u64
     }
 
-    fn scorer(&self) -> Option<&dyn TokenScores> {
+    fn token_scorer(&self) -> Option<&dyn TokenScores> {
         Some(self)
     }
 

@@ -16,7 +16,7 @@
 //! ```
 
 use crate::blocks::means;
-use crate::heads::side_by_side;
+use crate::heads::par_map;
 use crate::snapshot::{self, Snapshot};
 use crate::{
     Evictions, GroupReduce, MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters,
@@ -130,7 +130,7 @@ struct Line {
 
 impl Line {
     /// Nothing yet, with room for `slots` rows.
-    fn with_room(slots: usize) -> Self {
+    fn with_capacity(slots: usize) -> Self {
         Self {
             slots: Vec::with_capacity(slots),
             sums: Vec::with_capacity(slots),
@@ -181,8 +181,8 @@ impl TreeKv {
         let b = self.chosen_block;
         let middle = n.checked_sub(self.window() + self.sinks)?;
         let lead = self.sinks + middle % b;
-        let room = self.budget.checked_sub(self.window() + lead)?;
-        (room >= b).then_some((lead, middle / b, room / b))
+        let left = self.budget.checked_sub(self.window() + lead)?;
+        (left >= b).then_some((lead, middle / b, left / b))
     }
 
     /// Queries that observe the prompt.
@@ -312,7 +312,7 @@ impl Policy for TreeKv {
     ) -> Result<(), PolicyError> {
         self.plant(model, prompt, budget)?;
         self.seen.reserve_exact(self.slots);
-        let line = || Line::with_room(self.slots);
+        let line = || Line::with_capacity(self.slots);
         let heads = || (0..model.kv_heads).map(|_| line()).collect();
         self.lines = (0..model.layers).map(|_| heads()).collect();
         Ok(())
@@ -334,7 +334,7 @@ impl Policy for TreeKv {
         self.seen.reserve_exact(self.slots);
         let layout = self.layout(n).filter(|_| n > self.budget);
         let group = observation.group;
-        let heads = side_by_side(window.chunks_exact(n * group), n * group, |_, head| {
+        let heads = par_map(window.chunks_exact(n * group), n * group, |_, head| {
             let scores = group_reduce(head, n, group, GroupReduce::Mean);
             let kept: Vec<u32> = match layout {
                 None => (0..n as u32).collect(),
@@ -351,7 +351,7 @@ impl Policy for TreeKv {
                         .collect()
                 }
             };
-            let mut line = Line::with_room(self.slots);
+            let mut line = Line::with_capacity(self.slots);
             line.slots.extend(0..kept.len() as u32);
             let sums = kept.iter().map(|&t| scores[t as usize] * observed as f32);
             line.sums.extend(sums);

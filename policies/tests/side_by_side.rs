@@ -3,8 +3,8 @@
 
 use kept_kernels::threads;
 use kept_policies::{
-    BelowAverage, FutureQueries, HostRows, ModelShape, Needs, Observation, Parameters, Policy, Pos,
-    PromptRows, PromptShape, Retention, Row, Spread, StepObservation, build, methods,
+    FutureQueries, HostRows, LowAttention, ModelShape, Needs, Observation, Parameters, Policy, Pos,
+    PromptRows, PromptShape, Retention, Row, StepObservation, ValueMerge, build, methods,
 };
 
 const THREADS: usize = 4;
@@ -121,9 +121,11 @@ impl Drawn {
             group: shape.group(),
             window: needs.window.map(|_| scores),
             column_sums: needs.column_sums.then_some(scores),
-            ramp: needs.ramp.map(|_| scores),
-            reread: needs.reread.map(|_| &scores[..shape.kv_heads * tokens]),
-            below: needs.below.map(|rows| BelowAverage {
+            weighted_window: needs.weighted_window.map(|_| scores),
+            reconstruction: needs
+                .reconstruction
+                .map(|_| &scores[..shape.kv_heads * tokens]),
+            low_attention: needs.low_attention.map(|rows| LowAttention {
                 rows,
                 bits: &self.bits[..shape.kv_heads * tokens * rows.div_ceil(64)],
             }),
@@ -142,7 +144,7 @@ impl Drawn {
 struct Decided {
     kept: Vec<Retention>,
     passed: Vec<Option<Vec<u32>>>,
-    spreads: Vec<Vec<Spread>>,
+    value_merges: Vec<Vec<ValueMerge>>,
     /// What each head of the first layer gives up after a step.
     evicted: Vec<Option<Row>>,
 }
@@ -156,31 +158,35 @@ fn decided((name, set): (&str, &str), shape: &ModelShape, drawn: &[Drawn]) -> De
         tail: 3,
         ..PromptShape::of(TOKENS)
     };
-    let prompt = PromptShape { room: 20, ..prompt };
-    let budget = policy.unbudgeted(shape, &prompt).unwrap_or(BUDGET);
+    let prompt = PromptShape {
+        max_new_tokens: 20,
+        ..prompt
+    };
+    let budget = policy.default_rows(shape, &prompt).unwrap_or(BUDGET);
     let mut rows = policy.rows(shape, &prompt, budget).expect("rows enough");
-    if policy.surveys() {
+    if policy.has_score_pass() {
         for (layer, drawn) in drawn.iter().enumerate() {
             let needs = policy.needs(layer);
             let given = drawn.rows(TOKENS, shape);
-            policy.survey(&drawn.observation((layer, TOKENS), shape, &needs, &given));
+            policy.score_pass(&drawn.observation((layer, TOKENS), shape, &needs, &given));
         }
-        rows = policy.settle();
+        rows = policy.allocate_budget();
     }
     let mut all = Decided {
         kept: Vec::new(),
         passed: Vec::new(),
-        spreads: Vec::new(),
+        value_merges: Vec::new(),
         evicted: Vec::new(),
     };
     for (layer, drawn) in drawn.iter().enumerate() {
-        let tokens = policy.entering(layer).unwrap_or(TOKENS);
+        let tokens = policy.layer_input_tokens(layer).unwrap_or(TOKENS);
         let needs = policy.needs(layer);
         let given = drawn.rows(tokens, shape);
         let observation = drawn.observation((layer, tokens), shape, &needs, &given);
         let kept = policy.select(&observation, rows[layer]);
-        all.spreads.push(policy.spreads(&observation, &kept));
-        all.passed.push(policy.pass_on(&observation));
+        all.value_merges
+            .push(policy.value_merges(&observation, &kept));
+        all.passed.push(policy.surviving_tokens(&observation));
         all.kept.push(kept);
     }
     all.evicted = after_a_step(&mut *policy, shape, &all.kept[0], &drawn[1].scores);
@@ -243,15 +249,19 @@ fn any_number_of_threads_chooses_the_same() {
         for variant in variants() {
             let several = decided(variant, &shape, &drawn);
             // Work inside work runs on its own thread, all of it.
-            let alone = std::sync::Mutex::new(None);
+            let score_cache = std::sync::Mutex::new(None);
             threads::for_each(2, |item| {
                 if item == 0 {
-                    *alone.lock().expect("nobody failed") = Some(decided(variant, &shape, &drawn));
+                    *score_cache.lock().expect("nobody failed") =
+                        Some(decided(variant, &shape, &drawn));
                 }
             });
-            let alone = alone.into_inner().expect("nobody failed").expect("one");
+            let score_cache = score_cache
+                .into_inner()
+                .expect("nobody failed")
+                .expect("one");
             assert!(
-                several == alone,
+                several == score_cache,
                 "{variant:?}, {kv_heads} heads, {levels} levels"
             );
             let Retention::Keep(heads) = &several.kept[0] else {

@@ -2,8 +2,8 @@
 //!
 //! Offsets are UTF-16 code units of the document's text. Sizes are bytes. Nothing here does anything.
 
-mod cards;
 mod comparison;
+mod gpus;
 mod library;
 mod turns;
 mod vault;
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use cards::{Cards, GraphicsCard};
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
+pub use gpus::{Gpu, Gpus};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
     ModelFolder, Suits, UnfinishedModel,
@@ -97,7 +97,7 @@ pub struct Settings {
     /// What everything may take in memory, such as `6 GiB`; `None` is no limit.
     #[serde(default)]
     pub memory: Option<String>,
-    /// What computes: `cpu` or `cuda:0`; `None` takes a graphics card where the model fits one.
+    /// What computes: `cpu` or `cuda:0`; `None` takes a GPU where the model fits one.
     #[serde(default)]
     pub device: Option<String>,
 }
@@ -254,7 +254,7 @@ pub enum Replacement {
 /// Where the engine's process is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Life {
+pub enum WorkerStatus {
     /// For the first time.
     Starting,
     /// Works.
@@ -270,7 +270,7 @@ pub enum Life {
 #[serde(rename_all = "camelCase")]
 pub struct WorkerState {
     /// Where it is in its life.
-    pub state: Life,
+    pub state: WorkerStatus,
     /// What happened; `None` when all is well.
     pub message: Option<String>,
 }
@@ -293,7 +293,7 @@ pub struct Snapshot {
     pub thinking: bool,
     pub worker: WorkerState,
     pub vault: Option<Vault>,
-    pub cards: Cards,
+    pub gpus: Gpus,
     pub saves: bool,
     pub version: String,
 }
@@ -402,8 +402,8 @@ pub enum AppEvent {
     Vault {
         vault: Option<Vault>,
     },
-    Cards {
-        cards: Cards,
+    Gpus {
+        gpus: Gpus,
     },
     Library {
         library: Box<Library>,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use tauri::DragDropEvent;
 
 use crate::contract::{NoticeKind, Place};
-use crate::sentences;
-use crate::wiring::Wiring;
+use crate::effects::Effects;
+use crate::messages;
 
 /// Why a drop of `paths` is refused, by their number alone.
 fn refusal_of_number(paths: &[PathBuf]) -> Option<&'static str> {
     match paths {
-        [] => Some(sentences::NOT_A_FILE),
+        [] => Some(messages::NOT_A_FILE),
         _ => None,
     }
 }
@@ -27,51 +27,51 @@ pub async fn refusal(paths: &[PathBuf]) -> Option<&'static str> {
         // A file that is not there is the worker's to name.
         let metadata = tokio::fs::metadata(path).await;
         if metadata.is_ok_and(|metadata| metadata.is_dir()) {
-            return Some(sentences::A_FOLDER);
+            return Some(messages::A_FOLDER);
         }
     }
     None
 }
 
 /// Hears what is dragged over the window.
-pub fn dragged(wiring: &Arc<Wiring>, event: &DragDropEvent) {
+pub fn dragged(effects: &Arc<Effects>, event: &DragDropEvent) {
     match event {
         DragDropEvent::Enter { paths, .. } => {
             let number = paths.len().max(1);
-            let held = wiring.with(|desk| {
+            let held = effects.with(|state| {
                 let refused = refusal_of_number(paths).map(str::to_owned);
-                desk.drag_enters(number, refused)
+                state.drag_enters(number, refused)
             });
-            look_at(wiring.clone(), held, paths.clone());
+            look_at(effects.clone(), held, paths.clone());
         }
-        DragDropEvent::Leave => wiring.with(|desk| desk.drag_leaves()),
+        DragDropEvent::Leave => effects.with(|state| state.drag_leaves()),
         DragDropEvent::Drop { paths, .. } => {
-            wiring.with(|desk| desk.drag_leaves());
-            let (wiring, paths) = (wiring.clone(), paths.clone());
-            tauri::async_runtime::spawn(async move { dropped(&wiring, paths).await });
+            effects.with(|state| state.drag_leaves());
+            let (effects, paths) = (effects.clone(), paths.clone());
+            tauri::async_runtime::spawn(async move { dropped(&effects, paths).await });
         }
         _ => {}
     }
 }
 
 /// Whether what is held is a folder, said as soon as the file system answers, if it is still held then.
-fn look_at(wiring: Arc<Wiring>, held: u64, paths: Vec<PathBuf>) {
+fn look_at(effects: Arc<Effects>, held: u64, paths: Vec<PathBuf>) {
     tauri::async_runtime::spawn(async move {
         if let Some(refused) = refusal(&paths).await {
-            wiring.with(|desk| desk.drag_is_refused(held, refused));
+            effects.with(|state| state.drag_is_refused(held, refused));
         }
     });
 }
 
 /// Opens what was dropped, or says why not.
-pub async fn dropped(wiring: &Wiring, paths: Vec<PathBuf>) {
+pub async fn dropped(effects: &Effects, paths: Vec<PathBuf>) {
     match refusal(&paths).await {
-        Some(refused) => wiring.with(|desk| {
-            desk.notice(NoticeKind::Error, Place::Document, refused);
+        Some(refused) => effects.with(|state| {
+            state.notice(NoticeKind::Error, Place::Document, refused);
         }),
         None => {
             let paths = paths.into_iter().map(whole).collect();
-            wiring.with(|desk| desk.open_paths(paths));
+            effects.with(|state| state.open_paths(paths));
         }
     }
 }
@@ -91,14 +91,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("a é.txt");
         std::fs::write(&file, "text").expect("written");
-        assert_eq!(refusal(&[]).await, Some(sentences::NOT_A_FILE));
+        assert_eq!(refusal(&[]).await, Some(messages::NOT_A_FILE));
         assert_eq!(refusal(std::slice::from_ref(&file)).await, None);
         let three = [file.clone(), file.clone(), file.clone()];
         assert_eq!(refusal(&three).await, None);
         let with_a_folder = [file, folder.path().to_owned()];
-        assert_eq!(refusal(&with_a_folder).await, Some(sentences::A_FOLDER));
+        assert_eq!(refusal(&with_a_folder).await, Some(messages::A_FOLDER));
         let a_folder = [folder.path().to_owned()];
-        assert_eq!(refusal(&a_folder).await, Some(sentences::A_FOLDER));
+        assert_eq!(refusal(&a_folder).await, Some(messages::A_FOLDER));
         let gone = [folder.path().join("gone")];
         assert_eq!(refusal(&gone).await, None, "the worker names it");
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use kept_engine::MapGrid;
 
 use crate::contract::{LayerRow, PageRange, TableRow, TokenSlots};
-use crate::desk::OpenDocument;
+use crate::state::OpenDocument;
 
 /// Parts of a document without pages.
 const PARTS: u64 = 10;

@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use crate::arguments::{self, Arguments, CommandLine};
 use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
-use crate::desk::Desk;
+use crate::effects::{Effects, Frame};
 use crate::library::{self, Library};
+use crate::state::AppState;
 use crate::store::{self, Lock, Opened, StoreError};
-use crate::wiring::{Frame, Wiring};
-use crate::worker::Audience;
-use crate::{drop, sentences, worker};
+use crate::worker::WorkerEvents;
+use crate::{drop, messages, worker};
 
 /// How long writing the last of the conversation may keep a closed window's process alive.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
@@ -123,19 +123,19 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
         .plugin(tauri_plugin_dialog::init())
         .on_window_event(|window, event| {
             if let WindowEvent::DragDrop(event) = event {
-                drop::dragged(&window.state::<Arc<Wiring>>(), event);
+                drop::dragged(&window.state::<Arc<Effects>>(), event);
             }
         })
         .build(tauri::generate_context!())?;
-    let (wiring, library) = open_desk(app.path().app_data_dir().map_err(WindowError::from))?;
-    app.manage(wiring.clone());
+    let (effects, library) = open_state(app.path().app_data_dir().map_err(WindowError::from))?;
+    app.manage(effects.clone());
     app.manage(library);
-    open_arguments(&wiring, arguments);
-    wiring.set_frame(Box::new(MainWindow(show(&app)?)));
+    open_arguments(&effects, arguments);
+    effects.set_frame(Box::new(MainWindow(show(&app)?)));
     app.run(move |_, event| {
         if let RunEvent::Exit = event {
             let closed = tauri::async_runtime::block_on(async {
-                tokio::time::timeout(CLOSING, wiring.close()).await
+                tokio::time::timeout(CLOSING, effects.close()).await
             });
             if closed.is_err() {
                 tracing::error!("the last of the conversation was not saved in time");
@@ -160,9 +160,9 @@ fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
 }
 
 /// The desk with what an earlier start left, its store and its worker.
-fn open_desk(
+fn open_state(
     folder: Result<std::path::PathBuf, WindowError>,
-) -> Result<(Arc<Wiring>, Arc<Library>), WindowError> {
+) -> Result<(Arc<Effects>, Arc<Library>), WindowError> {
     tauri::async_runtime::block_on(async {
         let folder = folder?;
         let (mut opened, lock, notice) = match open_store(&folder).await {
@@ -173,12 +173,12 @@ fn open_desk(
         };
         library::first_model(&mut opened.remembered);
         let begun = std::mem::take(&mut opened.remembered.downloads);
-        let wiring = start(opened, lock, worker::Programs::here());
-        let library = Library::new(wiring.clone(), begun);
+        let effects = start(opened, lock, worker::Programs::here());
+        let library = Library::new(effects.clone(), begun);
         if let Some((kind, sentence)) = notice {
-            wiring.with(|desk| desk.notice(kind, Place::Conversation, sentence));
+            effects.with(|state| state.notice(kind, Place::Conversation, sentence));
         }
-        Ok((wiring, library))
+        Ok((effects, library))
     })
 }
 
@@ -193,7 +193,7 @@ async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
         tracing::error!(%error, folder = %folder.display(), "nothing is saved");
         Unsaved {
             kind: NoticeKind::Error,
-            sentence: sentences::not_saved(folder),
+            sentence: messages::not_saved(folder),
         }
     };
     std::fs::create_dir_all(folder).map_err(|error| {
@@ -204,7 +204,7 @@ async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
     })?;
     let lock = store::lock(folder).map_err(failed)?.ok_or(Unsaved {
         kind: NoticeKind::Info,
-        sentence: sentences::SECOND_WINDOW.to_owned(),
+        sentence: messages::SECOND_WINDOW.to_owned(),
     })?;
     let opened = store::open(folder).await.map_err(failed)?;
     Ok((opened, lock))
@@ -215,17 +215,17 @@ pub fn start(
     opened: Opened,
     lock: Option<Lock>,
     programs: impl Into<worker::Programs>,
-) -> Arc<Wiring> {
-    let desk = Desk::new(opened.remembered, lock.is_some());
+) -> Arc<Effects> {
+    let state = AppState::new(opened.remembered, lock.is_some());
     let (orders, due) = mpsc::unbounded_channel();
     let (complaints, mut complained) = mpsc::unbounded_channel();
     let (writer, writing) = store::start_writing(opened.store, move |sentence| {
         // Nobody hears it once the window is gone.
         let _ = complaints.send(sentence);
     });
-    let wiring = Wiring::new(desk, orders, writer);
+    let effects = Effects::new(state, orders, writer);
     if let Some(notice) = opened.notice {
-        wiring.with(|desk| desk.notice(NoticeKind::Error, Place::Conversation, notice));
+        effects.with(|state| state.notice(NoticeKind::Error, Place::Conversation, notice));
     }
     tokio::spawn(async move {
         // The lock is held as long as something may be written.
@@ -234,37 +234,38 @@ pub fn start(
             tracing::error!(%error, "the store's task ended");
         }
     });
-    let supervising = tokio::spawn(worker::supervise(programs.into(), due, wiring.clone()));
+    let supervising = tokio::spawn(worker::supervise(programs.into(), due, effects.clone()));
     tokio::spawn({
-        let wiring = wiring.clone();
+        let effects = effects.clone();
         async move {
             if supervising.await.is_err() {
-                wiring.gone(sentences::NO_SUPERVISOR);
+                effects.gone(messages::NO_SUPERVISOR);
             }
         }
     });
     tokio::spawn({
-        let wiring = wiring.clone();
-        async move { wiring.tick().await }
+        let effects = effects.clone();
+        async move { effects.tick().await }
     });
     tokio::spawn({
-        let wiring = wiring.clone();
+        let effects = effects.clone();
         async move {
             while let Some(sentence) = complained.recv().await {
-                wiring.with(|desk| desk.notice(NoticeKind::Error, Place::Conversation, sentence));
+                effects
+                    .with(|state| state.notice(NoticeKind::Error, Place::Conversation, sentence));
             }
         }
     });
-    wiring
+    effects
 }
 
-fn open_arguments(wiring: &Wiring, arguments: Arguments) {
-    wiring.with(|desk| {
+fn open_arguments(effects: &Effects, arguments: Arguments) {
+    effects.with(|state| {
         if let Some(model) = arguments.model {
-            desk.choose_model_file(drop::whole(model));
+            state.choose_model_file(drop::whole(model));
         }
         if let Some(document) = arguments.document {
-            desk.open_path(drop::whole(document));
+            state.open_path(drop::whole(document));
         }
     });
 }
@@ -272,12 +273,13 @@ fn open_arguments(wiring: &Wiring, arguments: Arguments) {
 /// Kept was started again: the window that is there takes the arguments and comes to the front.
 fn second_start<R: Runtime>(app: &AppHandle<R>, words: Vec<String>, folder: String) {
     let words = words.into_iter().skip(1).map(std::ffi::OsString::from);
-    if let Some(wiring) = app.try_state::<Arc<Wiring>>() {
+    if let Some(effects) = app.try_state::<Arc<Effects>>() {
         match arguments::parse(words, Path::new(&folder)) {
-            Ok(CommandLine::Window(arguments)) => open_arguments(&wiring, arguments),
+            Ok(CommandLine::Window(arguments)) => open_arguments(&effects, arguments),
             Ok(_) => {}
-            Err(error) => wiring
-                .with(|desk| desk.notice(NoticeKind::Error, Place::Document, format!("{error}."))),
+            Err(error) => effects.with(|state| {
+                state.notice(NoticeKind::Error, Place::Document, format!("{error}."))
+            }),
         }
     }
     if let Some(window) = app.get_webview_window("main") {

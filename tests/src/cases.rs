@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use kept_policies::{Future, PromptShape, Ramp, Softmax, Window};
+use kept_policies::{Future, PromptShape, Softmax, WeightedWindow, Window};
 use serde_json::Value;
 
 /// The generator of `golden/selections.py`: 16 high bits of a 64-bit linear congruential state.
@@ -221,7 +221,7 @@ impl Case {
     /// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys, over the group.
     /// A row's softmax goes over the first `sinks` keys, as far as they lie before the chunk, the chunk's, and the repetition up
     /// to itself.
-    pub fn reread(&self, sinks: usize) -> Vec<f32> {
+    pub fn reconstruction(&self, sinks: usize) -> Vec<f32> {
         let repetition = self.repetition.as_ref().expect("a repetition");
         let (n, d, group, m) = (
             self.n,
@@ -314,17 +314,17 @@ impl Case {
     }
 
     /// Attention of the last rows, the newest weighing most: `[q_heads, n]`.
-    pub fn ramp(&self, ramp: Ramp) -> Vec<f32> {
-        let first = self.n - ramp.rows;
-        let rise = f64::from(ramp.newest) - 1.0;
+    pub fn weighted_window(&self, weighted_window: WeightedWindow) -> Vec<f32> {
+        let first = self.n - weighted_window.rows;
+        let rise = f64::from(weighted_window.newest) - 1.0;
         self.weighted(first..self.n, self.n, |query| {
-            let part = (query - first) as f64 / (ramp.rows - 1).max(1) as f64;
-            (1.0 + rise * part) / ramp.rows as f64
+            let part = (query - first) as f64 / (weighted_window.rows - 1).max(1) as f64;
+            (1.0 + rise * part) / weighted_window.rows as f64
         })
     }
 
     /// Which of the last `rows` queries (fewer in a short prompt) gave a key less than the average.
-    pub fn below(&self, rows: usize) -> (usize, Vec<u64>) {
+    pub fn low_attention(&self, rows: usize) -> (usize, Vec<u64>) {
         let rows = rows.min(self.n);
         let (n, group, words) = (self.n, self.q_heads / self.kv_heads, rows.div_ceil(64));
         let mut bits = vec![0u64; self.kv_heads * n * words];

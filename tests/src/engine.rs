@@ -94,7 +94,7 @@ pub fn read_document_and_step(
         ids: prompt,
         policy,
         budget,
-        room: steps.len(),
+        max_new_tokens: steps.len(),
         rope: &rope,
         tail: 0,
         document,
@@ -102,7 +102,7 @@ pub fn read_document_and_step(
         cache: CacheType::F32,
         chunk,
         vault: None,
-        card_memory: None,
+        gpu_memory: None,
     }
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");

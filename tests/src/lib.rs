@@ -18,3 +18,4 @@ pub mod terminal;
 pub mod vaults;
 #[cfg(target_os = "linux")]
 pub mod window;
+pub mod worker;

@@ -7,7 +7,7 @@ use kept_engine::kernels::{
 };
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_policies::{
-    BelowAverage, FutureQueries, HostRows, ModelShape, Needs, Observation, Policy, Pos, PromptRows,
+    FutureQueries, HostRows, LowAttention, ModelShape, Needs, Observation, Policy, Pos, PromptRows,
     PromptShape, Retention, Row, Softmax, StepObservation, build,
 };
 
@@ -51,17 +51,17 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     let mut rows = policy
         .rows(&model, &case.prompt(), case.budget)
         .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
-    if policy.entering(0).is_some() {
+    if policy.layer_input_tokens(0).is_some() {
         let kept = thinned(case, &mut *policy, &rows, measured);
         return (policy, kept);
     }
     let seen = Seen::new(case, &policy.needs(case.layer), measured);
     // Methods whose layers depend on each other see the same tensors in all of them.
-    if policy.surveys() {
+    if policy.has_score_pass() {
         for layer in 0..case.layers {
-            policy.survey(&seen.observation(case, layer));
+            policy.score_pass(&seen.observation(case, layer));
         }
-        rows = policy.settle();
+        rows = policy.allocate_budget();
     }
     for (layer, &rows) in rows.iter().enumerate().take(case.layer) {
         policy.select(&seen.observation(case, layer), rows);
@@ -74,7 +74,11 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
 fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measured) -> Retention {
     let mut alive: Vec<u32> = (0..case.n as u32).collect();
     for (layer, &rows) in rows.iter().enumerate().take(case.layer + 1) {
-        assert_eq!(policy.entering(layer), Some(alive.len()), "as announced");
+        assert_eq!(
+            policy.layer_input_tokens(layer),
+            Some(alive.len()),
+            "as announced"
+        );
         if layer == case.layer {
             break;
         }
@@ -82,7 +86,7 @@ fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measu
         let seen = Seen::new(&left, &policy.needs(layer), measured);
         let observation = seen.observation(&left, layer);
         assert_eq!(policy.select(&observation, rows), Retention::Everything);
-        if let Some(passed) = policy.pass_on(&observation) {
+        if let Some(passed) = policy.surviving_tokens(&observation) {
             alive = passed.iter().map(|&row| alive[row as usize]).collect();
         }
     }
@@ -93,10 +97,10 @@ fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measu
 struct Seen<'c> {
     window: Option<Vec<f32>>,
     column_sums: Option<Vec<f32>>,
-    ramp: Option<Vec<f32>>,
-    below: Option<(usize, Vec<u64>)>,
+    weighted_window: Option<Vec<f32>>,
+    low_attention: Option<(usize, Vec<u64>)>,
     future: Option<(Vec<f32>, Vec<f32>)>,
-    reread: Option<Vec<f32>>,
+    reconstruction: Option<Vec<f32>>,
     rows: Option<Box<dyn PromptRows + 'c>>,
 }
 
@@ -117,20 +121,20 @@ impl<'c> Seen<'c> {
                 sums
             }),
         });
-        let ramp = needs.ramp.map(|ramp| match measured {
-            Measured::Slowly => case.ramp(ramp),
+        let weighted_window = needs.weighted_window.map(|weighted_window| match measured {
+            Measured::Slowly => case.weighted_window(weighted_window),
             Measured::ByKernel => last_queries(case, |last| {
                 let mut out = Vec::new();
-                last.ramp(ramp, &mut out, &Stop::new())
+                last.weighted_window(weighted_window, &mut out, &Stop::new())
                     .expect("nobody stops it");
                 out
             }),
         });
-        let below = needs.below.map(|rows| match measured {
-            Measured::Slowly => case.below(rows),
+        let low_attention = needs.low_attention.map(|rows| match measured {
+            Measured::Slowly => case.low_attention(rows),
             Measured::ByKernel => last_queries(case, |last| {
                 let (rows, mut bits) = (rows.min(case.n), Vec::new());
-                last.below(rows, &mut bits, &Stop::new())
+                last.low_attention(rows, &mut bits, &Stop::new())
                     .expect("nobody stops it");
                 (rows, bits)
             }),
@@ -146,17 +150,17 @@ impl<'c> Seen<'c> {
                 (found.mean.to_vec(), covariance.to_vec())
             }),
         });
-        let reread = needs.reread.map(|asked| match measured {
-            Measured::Slowly => case.reread(asked.sinks),
+        let reconstruction = needs.reconstruction.map(|asked| match measured {
+            Measured::Slowly => case.reconstruction(asked.sinks),
             Measured::ByKernel => maxima(case, asked.sinks),
         });
         Self {
             window,
             column_sums,
-            ramp,
-            below,
+            weighted_window,
+            low_attention,
             future,
-            reread,
+            reconstruction,
             rows: needs.rows.then(|| rows(case, measured)),
         }
     }
@@ -169,11 +173,11 @@ impl<'c> Seen<'c> {
             group: case.q_heads / case.kv_heads,
             window: self.window.as_deref(),
             column_sums: self.column_sums.as_deref(),
-            ramp: self.ramp.as_deref(),
-            below: self
-                .below
+            weighted_window: self.weighted_window.as_deref(),
+            low_attention: self
+                .low_attention
                 .as_ref()
-                .map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
+                .map(|(rows, bits)| LowAttention { rows: *rows, bits }),
             future: self
                 .future
                 .as_ref()
@@ -181,7 +185,7 @@ impl<'c> Seen<'c> {
                     mean,
                     covariance: (!covariance.is_empty()).then_some(covariance),
                 }),
-            reread: self.reread.as_deref(),
+            reconstruction: self.reconstruction.as_deref(),
             scored: None,
             keys: None,
             values: None,
@@ -203,7 +207,7 @@ fn rows(case: &Case, measured: Measured) -> Box<dyn PromptRows + '_> {
     }
 }
 
-/// [`Case::reread`] by the product's kernel.
+/// [`Case::reconstruction`] by the product's kernel.
 fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
     let repetition = case.repetition.as_ref().expect("a repetition");
     let (n, d, m) = (case.n, case.head_dim, repetition.rows());
@@ -439,7 +443,7 @@ impl Replay {
         let mut evict = vec![None; rows.len()];
         self.policy.step(&observation, &mut evict);
         let of = |head: usize, Row(slot): Row| positions[firsts[head] + slot as usize].0;
-        let left = self.policy.spills().iter().map(|spill| Left {
+        let left = self.policy.decode_value_merges().iter().map(|spill| Left {
             head: spill.head,
             from: of(spill.head, spill.from),
             to: of(spill.head, spill.to),
@@ -447,7 +451,7 @@ impl Replay {
         });
         self.left = left.collect();
         let mut keep = vec![true; positions.len()];
-        if self.policy.sweep(&observation, &mut keep) {
+        if self.policy.evict_many(&observation, &mut keep) {
             for (slots, first) in self.slots.iter_mut().zip(&firsts) {
                 let mut stays = keep[*first..].iter();
                 slots.retain(|_| stays.next().copied().unwrap_or(true));

@@ -45,7 +45,13 @@ fn cosine(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl PromptRows for SlowRows<'_> {
-    fn most_alike(&self, head: usize, tokens: &[u32], others: &[u32], best: &mut [(u32, f32)]) {
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    ) {
         for (&token, best) in tokens.iter().zip(best) {
             let alike = |other: u32| {
                 let (token, other) = (token as usize, other as usize);
@@ -60,7 +66,7 @@ impl PromptRows for SlowRows<'_> {
         }
     }
 
-    fn apart(&self, head: usize, document: usize, scores: &mut [f32]) {
+    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
         let mut mean = vec![0.0; self.0.head_dim];
         for token in 0..document {
             let key = self.key(head, token);
@@ -73,7 +79,7 @@ impl PromptRows for SlowRows<'_> {
         }
     }
 
-    fn forms(
+    fn bilinear_forms(
         &self,
         head: usize,
         tokens: Range<usize>,

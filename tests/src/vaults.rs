@@ -160,14 +160,14 @@ impl Case {
         given: Option<&[u32]>,
     ) -> Result<Answered, EngineError> {
         let ids: Vec<u32> = self.prefix.iter().chain(&self.rest).copied().collect();
-        let room = given.map_or(DRAWN, <[u32]>::len);
-        let rope = RopeTable::new(model.config(), ids.len() + room);
+        let max_new_tokens = given.map_or(DRAWN, <[u32]>::len);
+        let rope = RopeTable::new(model.config(), ids.len() + max_new_tokens);
         let print = ModelPrint::of(model);
         let mut policy = self.policy();
         let prefill = Prefill {
             chunk: self.chunk,
-            // As exact as it gets, which on a graphics card is f16.
-            cache: match model.card() {
+            // As exact as it gets, which on a GPU is f16.
+            cache: match model.gpu() {
                 Some(_) => CacheType::F16,
                 None => CacheType::F32,
             },
@@ -180,16 +180,23 @@ impl Case {
                 document: "a document",
                 anew: false,
             }),
-            ..Prefill::new(model, &ids, &mut *policy, self.budget, room, &rope)
-                .with_tail(2)
-                .with_document(self.document())
+            ..Prefill::new(
+                model,
+                &ids,
+                &mut *policy,
+                self.budget,
+                max_new_tokens,
+                &rope,
+            )
+            .with_tail(2)
+            .with_document(self.document())
         };
         let outcome = prefill.run(&mut |_| (), &Stop::new())?;
         let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
         let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
         let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
         let mut answer = Vec::new();
-        for step in 0..room {
+        for step in 0..max_new_tokens {
             let last = &logits[logits.len() - model.config().vocab..];
             let token = given.map_or_else(|| argmax(last) as u32, |given| given[step]);
             answer.push(token);

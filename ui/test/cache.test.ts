@@ -7,7 +7,7 @@ import { CACHES, speaksOfRows, stored, storedShort } from '../src/lib/cache'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { described } from '../src/lib/parameters'
@@ -42,12 +42,12 @@ afterEach(async () => {
 })
 
 function given(cache: string | null = null): Kept {
-  const desk = new Desk()
+  const app = new AppState()
   const whole = snapshot()
-  desk.load({ ...whole, settings: { ...whole.settings, cache } })
+  app.load({ ...whole, settings: { ...whole.settings, cache } })
   return {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -72,7 +72,7 @@ async function choose(id: string, value: string) {
   field.dispatchEvent(new Event('change', { bubbles: true }))
   await settle()
 }
-/** As the program words it (`src-tauri/src/sentences/reading.rs`). */
+/** As the program words it (`src-tauri/src/messages/reading.rs`). */
 const REFUSED =
   'EMS merges rows while it answers, and rows of q8_0 would be rounded anew each time: choose another method, or store rows in 16 or 32 bits.'
 
@@ -103,9 +103,9 @@ describe('how rows are stored', () => {
     expect([field.value, field.options[0]!.text]).toEqual(['', 'Automatic'])
     expect(field.options[3]!.text).toBe('8-bit, about half the memory (q8_0)')
     await choose('settings-cache', 'q8_0')
-    expect([kept.desk.settings.cache, saved.at(-1)?.cache]).toEqual(['q8_0', 'q8_0'])
+    expect([kept.app.settings.cache, saved.at(-1)?.cache]).toEqual(['q8_0', 'q8_0'])
     await choose('settings-cache', '')
-    expect([kept.desk.settings.cache, saved.at(-1)?.cache]).toEqual([null, null])
+    expect([kept.app.settings.cache, saved.at(-1)?.cache]).toEqual([null, null])
   })
 
   it('stands beside the parameters of every method, counts as set, and is reset with them', async () => {
@@ -115,21 +115,21 @@ describe('how rows are stored', () => {
     flushSync()
     expect(find('advanced-count')).toBeNull()
     await choose('advanced-cache', 'q4_0')
-    expect([kept.desk.settings.cache, words('advanced-count')]).toEqual(['q4_0', ', 1 set'])
+    expect([kept.app.settings.cache, words('advanced-count')]).toEqual(['q4_0', ', 1 set'])
     expect(words('cache-row')).toContain('a quarter of the memory')
     find('advanced-reset')!.click()
     await settle()
-    expect([kept.desk.settings.cache, find('advanced-count')]).toEqual([null, null])
+    expect([kept.app.settings.cache, find('advanced-count')]).toEqual([null, null])
   })
 
   it('is a word of the memory bar and of an answer’s facts', () => {
     const kept = given('q8_0')
-    kept.desk.estimate = {
+    kept.app.estimate = {
       promptTokens: 100, rows: 25, memory: memory(), note: null, chosen: null, tokensFromVault: 0, cache: 'q8_0',
     } // prettier-ignore
     show(MemoryBar, kept)
     expect(words('memory-kept')).toContain('100 B, 8-bit')
-    kept.desk.estimate = { ...kept.desk.estimate, cache: '' }
+    kept.app.estimate = { ...kept.app.estimate, cache: '' }
     flushSync()
     expect(find('memory-cache')).toBeNull()
   })
@@ -140,7 +140,7 @@ describe('how rows are stored', () => {
       finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
       decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, streamed: false, cache: 'q8_0',
     } // prettier-ignore
-    kept.desk.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe('1.0 s to first word · 60 tokens/s · 25 of 100 rows a head · SnapKV, automatic, 8-bit')
     expect(words('ask-again')).toBe('Ask again with SnapKV, automatic, 4-bit')
@@ -148,7 +148,7 @@ describe('how rows are stored', () => {
 
   it('is refused in a sentence where the method does not work with it, with a way out; nothing changes by itself', async () => {
     const kept = given('q8_0')
-    kept.desk.estimateError = REFUSED
+    kept.app.estimateError = REFUSED
     show(Header, kept)
     expect(words('budget-error')).toBe(REFUSED)
     find('advanced')!.click()
@@ -158,8 +158,8 @@ describe('how rows are stored', () => {
     expect(saved).toEqual([])
     find('store-wider')!.click()
     await settle()
-    expect([kept.desk.settings.cache, saved.length]).toEqual(['f16', 1])
-    kept.desk.estimateError = 'A budget of 1 KiB is less than one row.'
+    expect([kept.app.settings.cache, saved.length]).toEqual(['f16', 1])
+    kept.app.estimateError = 'A budget of 1 KiB is less than one row.'
     flushSync()
     expect([find('store-wider'), find('cache-error')]).toEqual([null, null])
   })

@@ -24,7 +24,7 @@ import {
 } from '../src/lib/compare'
 import type { Kept } from '../src/lib/context'
 import type { Comparison, Facts, MethodFacts, RunReport } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { bars, decades, heat, line } from '../src/lib/figures'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
@@ -247,11 +247,11 @@ describe('the view', () => {
       if (name === 'check_method' && notAllowed !== null) throw notAllowed
       return null
     })
-    const desk = new Desk()
-    desk.load(snapshot({ methods: METHODS, turns: [turn({ question: 'Who pays?' })] }))
+    const app = new AppState()
+    app.load(snapshot({ methods: METHODS, turns: [turn({ question: 'Who pays?' })] }))
     kept = {
-      desk,
-      actions: new Actions(desk),
+      app,
+      actions: new Actions(app),
       text: new TextStore(calls.documentText),
       map: new MapView(calls, (problem) => expect.fail(String(problem))),
       reader: new Reader(),
@@ -309,7 +309,7 @@ describe('the view', () => {
       { name: 'w', default: '32', range: 'a whole number from 1', meaning: 'last queries that vote' },
       { name: 'sinks', default: '4', range: 'a whole number from 0', meaning: 'first tokens' },
     ]
-    kept.desk.methods = METHODS.map((m) => (m.name === 'snapkv' || m.name === 'h2o' ? { ...m, parameters } : m))
+    kept.app.methods = METHODS.map((m) => (m.name === 'snapkv' || m.name === 'h2o' ? { ...m, parameters } : m))
     show()
     const set = async (name: string, value: string) => {
       const field = find<HTMLInputElement>(`parameter-${name}`)!
@@ -345,7 +345,7 @@ describe('the view', () => {
     })
     await addIt()
     expect(find('compare-adding')).toBeNull()
-    expect(kept.desk.announcement).toBe('SnapKV w=8, sinks=0 is added')
+    expect(kept.app.announcement).toBe('SnapKV w=8, sinks=0 is added')
     // Once more, with what was typed; another method begins with its defaults.
     find('compare-add')!.click()
     await settle()
@@ -397,7 +397,7 @@ describe('the view', () => {
       answer: `Answer ${i}.`,
     }))
     const results = runs.map((run, i) => ({ choice: run, result: { seconds: 3, report: reports[i]! as RunReport } }))
-    kept.desk.apply({ event: 'comparison', comparison: comparison({ runs: results }) })
+    kept.app.apply({ event: 'comparison', comparison: comparison({ runs: results }) })
     show()
     const names = ['w=8', 'w=16']
     const each = (elements: Iterable<Element>, text: (element: Element) => string | null | undefined) =>
@@ -413,14 +413,14 @@ describe('the view', () => {
     }
     each(document.querySelectorAll('[data-testid=compare-similarity] svg'), (svg) => svg.getAttribute('aria-label'))
     const waiting = results.map((run) => ({ ...run, result: null }))
-    kept.desk.apply({ event: 'comparison', comparison: comparison({ state: 'running', current: 1, runs: waiting }) })
+    kept.app.apply({ event: 'comparison', comparison: comparison({ state: 'running', current: 1, runs: waiting }) })
     flushSync()
     expect(find('compare-now')?.textContent).toBe('Starting with SnapKV w=16 at 25 %')
   })
 
   it('fills the table as runs come, and keeps what is there when it is stopped', async () => {
     const whole = comparison()
-    kept.desk.apply({
+    kept.app.apply({
       event: 'comparison',
       comparison: begun(
         7,
@@ -431,11 +431,11 @@ describe('the view', () => {
     })
     show()
     expect(find('compare-now')?.textContent).toBe('Starting with the full cache')
-    kept.desk.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
-    kept.desk.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
+    kept.app.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
+    kept.app.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
     // Of another comparison: not ours.
-    kept.desk.apply({ event: 'comparisonRun', comparison: 6, run: 1, result: whole.runs[1]!.result! })
-    kept.desk.apply({
+    kept.app.apply({ event: 'comparisonRun', comparison: 6, run: 1, result: whole.runs[1]!.result! })
+    kept.app.apply({
       event: 'comparisonProgress',
       comparison: 7,
       run: 1,
@@ -455,7 +455,7 @@ describe('the view', () => {
     find('compare-stop')!.click()
     await settle()
     expect(asked.some((call) => call.name === 'stop_comparison')).toBe(true)
-    kept.desk.apply({ event: 'comparisonEnded', comparison: 7, state: 'stopped', error: null })
+    kept.app.apply({ event: 'comparisonEnded', comparison: 7, state: 'stopped', error: null })
     flushSync()
     expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'left out', 'left out'])
     expect(find('compare-status')?.textContent).toContain('Stopped: 1 of 3 runs are here.')
@@ -465,7 +465,7 @@ describe('the view', () => {
   })
 
   it('shows a refused run in its row, and sorts with a head that says so', () => {
-    kept.desk.apply({ event: 'comparison', comparison: comparison() })
+    kept.app.apply({ event: 'comparison', comparison: comparison() })
     show()
     expect(find('compare-said')?.textContent).toContain('H2O needs a budget of at least 10 rows per head.')
     const head = document.querySelector<HTMLElement>('[data-testid=compare-sort][data-column=kl]')!
@@ -480,8 +480,8 @@ describe('the view', () => {
   })
 
   it('goes with its document', () => {
-    kept.desk.apply({ event: 'comparison', comparison: comparison() })
-    kept.desk.apply({ event: 'comparison', comparison: null })
-    expect([kept.desk.comparison, kept.desk.comparing]).toEqual([null, false])
+    kept.app.apply({ event: 'comparison', comparison: comparison() })
+    kept.app.apply({ event: 'comparison', comparison: null })
+    expect([kept.app.comparison, kept.app.comparing]).toEqual([null, false])
   })
 })

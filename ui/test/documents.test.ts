@@ -6,7 +6,7 @@ import { Actions } from '../src/lib/actions'
 import { addedLater, blocksOf, pageOf } from '../src/lib/blocks'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
@@ -40,11 +40,11 @@ beforeEach(() => {
     asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
     return name === 'document_text' ? new TextEncoder().encode(TEXT).buffer : null
   })
-  const desk = new Desk()
-  desk.load(snapshot({ document: documentFacts({ name: 'a.txt + b.pdf', documents: DOCUMENTS, pages: PAGES }) }))
+  const app = new AppState()
+  app.load(snapshot({ document: documentFacts({ name: 'a.txt + b.pdf', documents: DOCUMENTS, pages: PAGES }) }))
   kept = {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -120,7 +120,7 @@ describe('a map from before a document was added', () => {
 
   it('is said where that document begins, and where it is said how much is in memory', () => {
     const block = blocksOf(TEXT, PAGES, DOCUMENTS)[2]!
-    kept.desk.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
     kept.map.painted = painted(3, 7)
     show(Block, { block, index: 2, text: TEXT, mono: false })
     expect(all('added-later')).toHaveLength(1)
@@ -130,7 +130,7 @@ describe('a map from before a document was added', () => {
   })
 
   it('and the footer does not call it this document', () => {
-    kept.desk.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
     kept.map.painted = painted(3, 7)
     show(Footer)
     const share = () => all('kept-share')[0]!.textContent?.replace(/\s+/g, ' ').trim()
@@ -155,7 +155,7 @@ describe('the list of documents', () => {
     flushSync()
     all('documents-button')[0]!.click()
     flushSync()
-    kept.desk.apply({ event: 'turn', turn: turn() })
+    kept.app.apply({ event: 'turn', turn: turn() })
     flushSync()
     all('part-remove')[1]!.click()
     flushSync()
@@ -167,7 +167,7 @@ describe('the list of documents', () => {
     all('add-button')[0]!.click()
     await settle()
     expect(named('add_document')).toHaveLength(1)
-    kept.desk.document = documentFacts()
+    kept.app.document = documentFacts()
     flushSync()
     expect([all('documents-button').length, all('add-button').length]).toEqual([0, 1])
   })
@@ -205,15 +205,15 @@ describe('the list of documents', () => {
   it('stands at each passage', () => {
     const source = { start: three, end: three + 5, page: 1, document: 'b.pdf', text: 'three', weight: 1, kept: 1 }
     const sources = [source, { ...source, start: 0, end: 3, page: null, document: 'a.txt', text: 'one' }]
-    kept.desk.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources }) })
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources }) })
     show(Conversation)
     const said = all('source').map((s) => s.textContent?.replace(/\s+/g, ' ').trim())
     expect(said).toEqual(['b.pdf, p. 1 · three · 100 % kept', 'a.txt · one · 100 % kept'])
   })
 
   it('is one of three ways for a file that would take the place of a conversation', async () => {
-    kept.desk.apply({ event: 'turn', turn: turn() })
-    kept.desk.apply({ event: 'replacing', name: 'c.txt' })
+    kept.app.apply({ event: 'turn', turn: turn() })
+    kept.app.apply({ event: 'replacing', name: 'c.txt' })
     show(Replace)
     for (const id of ['replace-no', 'replace-yes', 'replace-add']) all(id)[0]!.click()
     await settle()

@@ -71,7 +71,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: null,
-    cards: { cards: [], whyNone: 'No NVIDIA driver was found.' },
+    gpus: { gpus: [], whyNone: 'No NVIDIA driver was found.' },
     saves: true,
     version: '0.1.0',
     ...some,

@@ -7,7 +7,7 @@ import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { amount, speaksOfLimit } from '../src/lib/limit'
 import { MapView } from '../src/lib/map.svelte'
@@ -27,7 +27,7 @@ let opened: string[]
 let estimates: number
 let shown: Record<string, unknown> | null = null
 
-/** As the program words them (`src-tauri/src/sentences/reading.rs`). */
+/** As the program words them (`src-tauri/src/messages/reading.rs`). */
 const NO_AMOUNT = '“lots” is no amount of memory: write for example 6 GiB or 900 MiB, or nothing for no limit.'
 const TOO_SMALL =
   'The memory limit of 1.0 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB.'
@@ -66,12 +66,12 @@ afterEach(async () => {
 })
 
 function given(limit: string | null = null): Kept {
-  const desk = new Desk()
+  const app = new AppState()
   const whole = snapshot()
-  desk.load({ ...whole, settings: { ...whole.settings, memory: limit } })
+  app.load({ ...whole, settings: { ...whole.settings, memory: limit } })
   return {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -112,21 +112,21 @@ describe('the memory limit', () => {
     await type(' 6GiB ')
     expect([saved.at(-1)?.memory, field.value]).toEqual(['6GiB', '6 GiB'])
     await type('lots')
-    expect([kept.desk.settings.memory, field.value]).toEqual(['6GiB', '6 GiB'])
-    expect(kept.desk.notices.map((n) => [n.where, n.message])).toEqual([['settings', NO_AMOUNT]])
+    expect([kept.app.settings.memory, field.value]).toEqual(['6GiB', '6 GiB'])
+    expect(kept.app.notices.map((n) => [n.where, n.message])).toEqual([['settings', NO_AMOUNT]])
     await type('automatic')
-    expect([saved.at(-1)?.memory, field.value, kept.desk.notices.length]).toEqual([null, '', 0])
+    expect([saved.at(-1)?.memory, field.value, kept.app.notices.length]).toEqual([null, '', 0])
     expect(['', ' Auto ', '6 GiB', 'rows'].map(amount)).toEqual([null, null, '6 GiB', 'rows'])
   })
 
   it('is refused in a sentence, and the settings are one click away', () => {
     const kept = given('1 GiB')
-    kept.desk.estimateError = TOO_SMALL
+    kept.app.estimateError = TOO_SMALL
     show(Header, kept)
     expect(words('budget-error')).toBe(TOO_SMALL)
     find('change-limit')!.click()
     expect(opened).toEqual(['settings'])
-    kept.desk.estimateError = 'A budget of 1 KiB is less than one row.'
+    kept.app.estimateError = 'A budget of 1 KiB is less than one row.'
     flushSync()
     expect(find('change-limit')).toBeNull()
     expect([speaksOfLimit(TOO_SMALL), speaksOfLimit(null)]).toEqual([true, false])
@@ -134,11 +134,11 @@ describe('the memory limit', () => {
 
   it('stands in an answer’s facts, and in what asking again would take', () => {
     const kept = given('8 GiB')
-    kept.desk.apply({ event: 'turn', turn: turn({ facts: FACTS, memory: '6GiB', answer: 'Yes.' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ facts: FACTS, memory: '6GiB', answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toContain('SnapKV, automatic, within 6 GiB')
     expect(words('ask-again')).toBe('Ask again with SnapKV, automatic, within 8 GiB')
-    expect(described({ ...kept.desk.choice, cache: null }, snapshot().methods)).toBe('SnapKV, automatic')
+    expect(described({ ...kept.app.choice, cache: null }, snapshot().methods)).toBe('SnapKV, automatic')
   })
 
   it('has the memory bar show what is to come once it is another', () => {

@@ -5,7 +5,7 @@ import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Download, FoundModel, Inspection, Library } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { layersOf, numberOf, windowsOf } from '../src/lib/layers'
 import { MapView } from '../src/lib/map.svelte'
@@ -129,14 +129,14 @@ describe('the page of models', () => {
     document.body.replaceChildren()
   })
 
-  function show(some: Partial<Library> = {}, downloads: Download[] = []): Desk {
-    const desk = new Desk()
-    desk.load(snapshot())
-    desk.apply({ event: 'library', library: library(some) })
-    desk.apply({ event: 'downloads', downloads })
+  function show(some: Partial<Library> = {}, downloads: Download[] = []): AppState {
+    const app = new AppState()
+    app.load(snapshot())
+    app.apply({ event: 'library', library: library(some) })
+    app.apply({ event: 'downloads', downloads })
     const given: Kept = {
-      desk,
-      actions: new Actions(desk),
+      app,
+      actions: new Actions(app),
       text: new TextStore(calls.documentText),
       map: new MapView(calls, (problem) => expect.fail(String(problem))),
       reader: new Reader(),
@@ -147,7 +147,7 @@ describe('the page of models', () => {
     const part = Models as unknown as Component<never>
     shown = mount(Frame, { target: document.body, props: { given, part, props: { close: () => {} } } })
     flushSync()
-    return desk
+    return app
   }
   const all = (testid: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${testid}]`)]
   const named = (name: string) => asked.filter((call) => call.name === name).map((call) => call.args)
@@ -211,12 +211,12 @@ describe('the page of models', () => {
   })
 
   it('tells a screen reader once when a download has ended', () => {
-    const desk = show({}, [download()])
-    desk.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
-    expect(desk.announcement).toBe('tiny-Q8_0.gguf is downloaded')
-    desk.announcement = ''
-    desk.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
-    expect(desk.announcement).toBe('')
+    const app = show({}, [download()])
+    app.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
+    expect(app.announcement).toBe('tiny-Q8_0.gguf is downloaded')
+    app.announcement = ''
+    app.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
+    expect(app.announcement).toBe('')
   })
 
   it('asks the hub for a name, and says a refusal beside it', async () => {

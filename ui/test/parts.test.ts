@@ -5,7 +5,7 @@ import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
@@ -39,11 +39,11 @@ afterEach(async () => {
 })
 
 function given(): Kept {
-  const desk = new Desk()
-  desk.load(snapshot())
+  const app = new AppState()
+  app.load(snapshot())
   return {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -80,7 +80,7 @@ describe('the composer', () => {
 
   it('asks with Enter, with the method and budget now chosen, and is empty then', async () => {
     const kept = given()
-    kept.desk.settings = { ...kept.desk.settings, method: 'full', budget: '10%' }
+    kept.app.settings = { ...kept.app.settings, method: 'full', budget: '10%' }
     show(Composer, kept)
     const area = type('  Who pays?  ')
     expect(press(area, { key: 'Enter' }).defaultPrevented).toBe(true)
@@ -119,7 +119,7 @@ describe('the composer', () => {
   it('says a sentence once, and a refused question comes back', async () => {
     const kept = given()
     const sentence = 'The document is too long for mini.'
-    kept.desk.document = { ...kept.desk.document!, tooLong: sentence }
+    kept.app.document = { ...kept.app.document!, tooLong: sentence }
     show(Composer, kept)
     expect(find('hint')?.textContent).toBe(sentence)
     answers['ask'] = () => {
@@ -131,16 +131,16 @@ describe('the composer', () => {
     expect([find('notice')?.querySelector('p')?.textContent, find('hint')]).toEqual([sentence, null])
     // Refused by the engine itself: before and after the command has answered.
     answers['ask'] = () => {
-      kept.desk.apply({ event: 'turn', turn: turn({ id: 3, state: 'asked' }) })
-      kept.desk.apply({ event: 'turn', turn: turn({ id: 3, state: 'failed', error: 'Too long.' }) })
+      kept.app.apply({ event: 'turn', turn: turn({ id: 3, state: 'asked' }) })
+      kept.app.apply({ event: 'turn', turn: turn({ id: 3, state: 'failed', error: 'Too long.' }) })
       return 3
     }
     find('send')!.click()
     await settle()
     expect(area.value).toBe('Who pays?')
     type('')
-    kept.desk.apply({ event: 'turn', turn: turn({ id: 4, state: 'asked', question: 'And who?' }) })
-    kept.desk.apply({ event: 'turn', turn: turn({ id: 4, state: 'failed', question: 'And who?', error: 'Too long.' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ id: 4, state: 'asked', question: 'And who?' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ id: 4, state: 'failed', question: 'And who?', error: 'Too long.' }) })
     flushSync()
     expect(area.value).toBe('And who?')
   })
@@ -148,13 +148,13 @@ describe('the composer', () => {
   it('lets the engine that failed speak alone', () => {
     const kept = given()
     show(Composer, kept)
-    kept.desk.notify('conversation', 'It has been restarted.')
-    kept.desk.apply({ event: 'worker', worker: { state: 'failed', message: 'It was not started again.' } })
-    kept.desk.notify('conversation', 'The engine is not running.')
+    kept.app.notify('conversation', 'It has been restarted.')
+    kept.app.apply({ event: 'worker', worker: { state: 'failed', message: 'It was not started again.' } })
+    kept.app.notify('conversation', 'The engine is not running.')
     flushSync()
     expect(find('notice')).toBeNull()
     expect(find('restart-button')?.textContent).toBe('Start again')
-    kept.desk.apply({ event: 'worker', worker: { state: 'ready', message: null } })
+    kept.app.apply({ event: 'worker', worker: { state: 'ready', message: null } })
     flushSync()
     expect([find('notice'), find('worker-message')]).toEqual([null, null])
   })
@@ -176,7 +176,7 @@ describe('the composer', () => {
 
   it('has Stop in the place of Ask while a question runs', () => {
     const kept = given()
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     show(Composer, kept)
     expect(find('send')).toBeNull()
     find('stop')!.click()
@@ -191,7 +191,7 @@ describe('the composer', () => {
     show(Composer, kept)
     const said = () => find('trying')?.textContent?.replace(/\s+/g, ' ').trim()
     expect(said()).toBe('The model in the box is for trying. Models that can do more')
-    kept.desk.document = { ...kept.desk.document!, sample: false, beyondBox: true }
+    kept.app.document = { ...kept.app.document!, sample: false, beyondBox: true }
     flushSync()
     expect(said()).toContain('it only finds facts that one plain sentence states')
     const above = find('trying')!.compareDocumentPosition(find('composer')!)
@@ -199,14 +199,14 @@ describe('the composer', () => {
     find('trying-models')!.click()
     expect(opened).toEqual(['models'])
     const other = { id: 'm1', label: 'other', inBox: false, stretch: null }
-    kept.desk.models = [...kept.desk.models, other]
+    kept.app.models = [...kept.app.models, other]
     flushSync()
     expect(said()).toContain('it only finds facts')
-    kept.desk.settings = { ...kept.desk.settings, model: 'm1' }
+    kept.app.settings = { ...kept.app.settings, model: 'm1' }
     flushSync()
     expect(said()).toBeUndefined()
-    kept.desk.settings = { ...kept.desk.settings, model: 'mini' }
-    kept.desk.document = { ...kept.desk.document!, sample: true, beyondBox: false }
+    kept.app.settings = { ...kept.app.settings, model: 'mini' }
+    kept.app.document = { ...kept.app.document!, sample: true, beyondBox: false }
     flushSync()
     expect(said()).toBeUndefined()
   })
@@ -215,7 +215,7 @@ describe('the composer', () => {
     const kept = given()
     show(Composer, kept)
     expect(find('worker-message')).toBeNull()
-    kept.desk.apply({ event: 'worker', worker: { state: 'failed', message: '/x/kept-worker is missing.' } })
+    kept.app.apply({ event: 'worker', worker: { state: 'failed', message: '/x/kept-worker is missing.' } })
     flushSync()
     expect(find('worker-message')?.textContent).toContain('/x/kept-worker is missing.')
     find('restart-button')!.click()
@@ -226,7 +226,7 @@ describe('the composer', () => {
 describe('a turn', () => {
   it('shows each state', () => {
     const kept = given()
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'asked' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'asked' }) })
     show(Conversation, kept)
     const state = () => find('turn')!.dataset['state']
     expect([state(), find('progress')?.textContent?.trim(), find('answer')]).toEqual([
@@ -235,8 +235,8 @@ describe('a turn', () => {
       null,
     ])
 
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.desk.apply({
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply({
       event: 'progress',
       turn: 1,
       progress: {
@@ -255,18 +255,18 @@ describe('a turn', () => {
       'Reading 43 % · 812 tokens/s · 3 s left',
     ])
 
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'answering' }) })
-    kept.desk.apply({ event: 'token', turn: 1, text: 'The **lessor' })
-    kept.desk.writePieces()
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'answering' }) })
+    kept.app.apply({ event: 'token', turn: 1, text: 'The **lessor' })
+    kept.app.writePieces()
     flushSync()
     expect([state(), find('answer')?.textContent]).toEqual(['answering', 'The **lessor'])
 
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'stopped', answer: 'The **lessor**' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'stopped', answer: 'The **lessor**' }) })
     flushSync()
     expect([state(), find('answer')?.innerHTML.trim()]).toEqual(['stopped', '<p>The <strong>lessor</strong></p>'])
     expect(document.body.textContent).toContain('Stopped.')
 
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'failed', answer: 'The', error: 'The engine was ended.' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'failed', answer: 'The', error: 'The engine was ended.' }) })
     flushSync()
     expect([state(), find('turn-error')?.textContent, find('answer')?.textContent?.trim()]).toEqual([
       'failed',
@@ -287,9 +287,9 @@ describe('a turn', () => {
         prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false, cache: 'f16',
       },
     }) // prettier-ignore
-    kept.desk.apply({ event: 'turn', turn: done })
-    kept.desk.settings = { ...kept.desk.settings, method: 'full' }
-    show(Turn, kept, { turn: kept.desk.turns[0] })
+    kept.app.apply({ event: 'turn', turn: done })
+    kept.app.settings = { ...kept.app.settings, method: 'full' }
+    show(Turn, kept, { turn: kept.app.turns[0] })
     expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\skept/)
     find('source')!.click()
     await settle()
@@ -308,13 +308,13 @@ describe('a turn', () => {
   it('folds a long question', () => {
     const kept = given()
     const question = 'x'.repeat(599) + '😀' + 'y'.repeat(100_000)
-    kept.desk.apply({ event: 'turn', turn: turn({ question }) })
+    kept.app.apply({ event: 'turn', turn: turn({ question }) })
     show(Conversation, kept)
     expect(find('question')?.textContent).toBe('x'.repeat(599) + ' …')
     find('fold')!.click()
     flushSync()
     expect(find('question')?.textContent).toBe(question)
-    kept.desk.apply({ event: 'turn', turn: turn({ question: 'a\n'.repeat(40) }) })
+    kept.app.apply({ event: 'turn', turn: turn({ question: 'a\n'.repeat(40) }) })
     find('fold')!.click()
     flushSync()
     expect(find('question')?.textContent?.split('\n')).toHaveLength(12)
@@ -324,7 +324,7 @@ describe('a turn', () => {
     vi.useFakeTimers()
     try {
       const kept = given()
-      kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+      kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
       show(Conversation, kept)
       const words = () => {
         flushSync()
@@ -334,7 +334,7 @@ describe('a turn', () => {
       expect(words()).toBe('Starting to read')
       vi.advanceTimersByTime(4500)
       expect(words()).toBe('The engine has not answered for 12 s.')
-      kept.desk.apply({ event: 'map', turn: 1, layersDone: 1, layers: 4 })
+      kept.app.apply({ event: 'map', turn: 1, layersDone: 1, layers: 4 })
       vi.advanceTimersByTime(1000)
       expect(words()).toBe('Starting to read')
     } finally {
@@ -344,7 +344,7 @@ describe('a turn', () => {
 
   it('survives long names, right-to-left text and a long answer', () => {
     const kept = given()
-    kept.desk.apply({ event: 'turn', turn: turn({ question: 'מי משלם?'.repeat(40), answer: 'word '.repeat(1000) }) })
+    kept.app.apply({ event: 'turn', turn: turn({ question: 'מי משלם?'.repeat(40), answer: 'word '.repeat(1000) }) })
     show(Conversation, kept)
     expect(find('answer')?.textContent?.length).toBeGreaterThan(4900)
     expect(find('question')?.getAttribute('dir')).toBe('auto')
@@ -361,7 +361,7 @@ describe('a turn', () => {
 describe('the memory bar', () => {
   it('shows the estimate as about, the running question as it is', () => {
     const kept = given()
-    kept.desk.estimate = {
+    kept.app.estimate = {
       promptTokens: 100,
       rows: 25,
       memory: memory({ kept: 2048, keptFull: 8192 }),
@@ -375,7 +375,7 @@ describe('the memory bar', () => {
     expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept about 2.0 KiB of 8.0 KiB, 16-bit')
     const widths = [...document.querySelectorAll<HTMLElement>('[data-segment]')].map((s) => parseFloat(s.style.width))
     expect(widths.reduce((a, b) => a + b)).toBeCloseTo(100)
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     const step = (kept: number): AppEvent => ({
       event: 'progress',
       turn: 1,
@@ -390,12 +390,12 @@ describe('the memory bar', () => {
       memory: memory({ kept, keptFull: 8192 }),
     })
     // No layer yet: nothing is kept and nothing saved, and the bar does not jump.
-    kept.desk.apply(step(0))
+    kept.app.apply(step(0))
     flushSync()
     expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
     expect(find('memory-saved')?.textContent).toContain('Saved 6.0 KiB')
-    kept.desk.apply({ event: 'map', turn: 1, layersDone: 2, layers: 4 })
-    kept.desk.apply(step(1024))
+    kept.app.apply({ event: 'map', turn: 1, layersDone: 2, layers: 4 })
+    kept.app.apply(step(1024))
     flushSync()
     expect(find('memory-bar')?.dataset['phase']).toBe('live')
     // Of the half that has been read.
@@ -423,16 +423,16 @@ describe('the estimate', () => {
           cache: 'f16',
         }
       }
-      kept.actions.estimateSoon(kept.desk.choice)
+      kept.actions.estimateSoon(kept.app.choice)
       await vi.advanceTimersByTimeAsync(3000)
-      expect([kept.desk.estimate?.rows, kept.desk.estimateError]).toEqual([25, null])
+      expect([kept.app.estimate?.rows, kept.app.estimateError]).toEqual([25, null])
       // Long after the restart it is believed at once.
       await vi.advanceTimersByTimeAsync(10_000)
       const before = named('estimate').length
       refusals = 100
-      kept.actions.estimateSoon({ ...kept.desk.choice, budget: 'ten' })
+      kept.actions.estimateSoon({ ...kept.app.choice, budget: 'ten' })
       await vi.advanceTimersByTimeAsync(5000)
-      expect([kept.desk.estimate, kept.desk.estimateError]).toEqual([null, 'No document is open.'])
+      expect([kept.app.estimate, kept.app.estimateError]).toEqual([null, 'No document is open.'])
       expect(named('estimate').length).toBe(before + 1)
     } finally {
       vi.useRealTimers()
@@ -441,7 +441,7 @@ describe('the estimate', () => {
 
   it('outlives a restart of the engine with the same model', () => {
     const kept = given()
-    kept.desk.estimate = {
+    kept.app.estimate = {
       promptTokens: 100,
       rows: 25,
       memory: memory(),
@@ -450,29 +450,29 @@ describe('the estimate', () => {
       tokensFromVault: 0,
       cache: 'f16',
     }
-    const model = kept.desk.model!
-    kept.desk.apply({ event: 'model', model: null, error: null })
-    kept.desk.apply({ event: 'model', model, error: null })
-    expect(kept.desk.estimate?.rows).toBe(25)
-    kept.desk.apply({ event: 'model', model: { ...model, file: 'other.gguf' }, error: null })
-    expect(kept.desk.estimate).toBeNull()
+    const model = kept.app.model!
+    kept.app.apply({ event: 'model', model: null, error: null })
+    kept.app.apply({ event: 'model', model, error: null })
+    expect(kept.app.estimate?.rows).toBe(25)
+    kept.app.apply({ event: 'model', model: { ...model, file: 'other.gguf' }, error: null })
+    expect(kept.app.estimate).toBeNull()
   })
 })
 
 describe('the header', () => {
   it('says by the field why a budget cannot be had, until another is chosen', () => {
     const kept = given()
-    kept.desk.settings = { ...kept.desk.settings, budget: '1KiB' }
-    kept.desk.estimateError = 'A budget of 1 KiB is less than one row.'
+    kept.app.settings = { ...kept.app.settings, budget: '1KiB' }
+    kept.app.estimateError = 'A budget of 1 KiB is less than one row.'
     show(Header, kept)
     expect(find('budget-error')?.textContent).toBe('A budget of 1 KiB is less than one row.')
     expect(find('budget-field')?.getAttribute('aria-invalid')).toBe('true')
     expect(find<HTMLInputElement>('budget')?.value).toBe('1')
-    kept.desk.document = { ...kept.desk.document!, tooLong: 'Too long.' }
+    kept.app.document = { ...kept.app.document!, tooLong: 'Too long.' }
     flushSync()
     expect(find('budget-error')).toBeNull()
-    kept.desk.document = { ...kept.desk.document!, tooLong: null }
-    kept.desk.estimateError = null
+    kept.app.document = { ...kept.app.document!, tooLong: null }
+    kept.app.estimateError = null
     flushSync()
     expect([find('budget-error'), find('budget-field')?.getAttribute('aria-invalid')]).toEqual([null, 'false'])
   })
@@ -485,18 +485,18 @@ describe('the header', () => {
     document.querySelector<HTMLElement>('[data-testid=method-menu-option][data-value=full]')!.click()
     await settle()
     expect(named('save_settings')[0]?.args['settings']).toMatchObject({ method: 'full' })
-    expect(kept.desk.settings.method).toBe('full')
+    expect(kept.app.settings.method).toBe('full')
     answers['save_settings'] = () => {
       throw '"ten" is not a budget.'
     }
-    kept.desk.settings = { ...kept.desk.settings, method: 'snapkv' }
+    kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     flushSync()
     const field = find<HTMLInputElement>('budget-field')!
     field.value = 'ten'
     field.dispatchEvent(new InputEvent('input', { bubbles: true }))
     field.dispatchEvent(new Event('change', { bubbles: true }))
     await settle()
-    expect(kept.desk.settings.budget).toBeNull()
+    expect(kept.app.settings.budget).toBeNull()
     expect(find('notice')?.textContent).toContain('"ten" is not a budget.')
   })
 })
@@ -522,7 +522,7 @@ describe('the settings', () => {
 
   it('forget a conversation at the second click', async () => {
     const kept = given()
-    kept.desk.apply({ event: 'turn', turn: turn() })
+    kept.app.apply({ event: 'turn', turn: turn() })
     show(Settings, kept, { close: () => {} })
     find('clear-conversation')!.click()
     flushSync()

@@ -6,7 +6,7 @@ import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Estimate, Facts, Progress } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
 import { AUTO, titleOf } from '../src/lib/methods'
@@ -47,12 +47,12 @@ const METHODS = [
 })) // prettier-ignore
 
 function given(some: Parameters<typeof documentFacts>[0] = {}, method = 'snapkv'): Kept {
-  const desk = new Desk()
+  const app = new AppState()
   const whole = snapshot({ methods: METHODS, document: documentFacts(some) })
-  desk.load({ ...whole, settings: { ...whole.settings, method } })
+  app.load({ ...whole, settings: { ...whole.settings, method } })
   return {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -89,17 +89,17 @@ describe('before a question', () => {
     const kept = given()
     show(Composer, kept)
     expect(words('how-read')).toContain('Read once, then kept in the vault')
-    kept.desk.estimate = estimate({ tokensFromVault: 960 })
+    kept.app.estimate = estimate({ tokensFromVault: 960 })
     flushSync()
     expect(words('how-read')).toContain('Already read')
-    kept.desk.estimate = estimate({ tokensFromVault: 500 })
+    kept.app.estimate = estimate({ tokensFromVault: 500 })
     flushSync()
     expect(words('how-read')).toContain('50 % of it is in the vault')
-    kept.desk.estimate = estimate()
-    kept.desk.settings = { ...kept.desk.settings, keep: 'off' }
+    kept.app.estimate = estimate()
+    kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()
     expect(words('how-read')).toContain('the vault is off')
-    kept.desk.apply({ event: 'document', document: null, turns: [] })
+    kept.app.apply({ event: 'document', document: null, turns: [] })
     flushSync()
     expect(find('how-read')).toBeNull()
   })
@@ -111,19 +111,19 @@ describe('before a question', () => {
     expect(words('streaming')).toContain(LONG.streaming)
     expect(words('streaming-stuck')).toContain('SnapKV cannot read it so')
     // Its own words say it: no second sentence in red.
-    kept.desk.estimateError = 'SnapKV cannot read a document that is longer.'
-    expect(kept.desk.budgetError).toBeNull()
+    kept.app.estimateError = 'SnapKV cannot read a document that is longer.'
+    expect(kept.app.budgetError).toBeNull()
     expect(asked.filter((call) => call.name === 'save_settings')).toEqual([])
     expect(all('streaming-method').map((b) => b.dataset['value'])).toEqual([AUTO, 'ems'])
     all('streaming-method')[1]!.click()
     await settle()
-    expect(kept.desk.settings.method).toBe('ems')
+    expect(kept.app.settings.method).toBe('ems')
     expect([find('streaming-stuck'), words('how-read')]).toEqual([
       null,
       'Read once, piece by piece, then kept in the vault: later questions start at once.',
     ])
     // Beside answers it is short, and can be read again.
-    kept.desk.apply({ event: 'turn', turn: turn() })
+    kept.app.apply({ event: 'turn', turn: turn() })
     flushSync()
     expect(words('streaming')).not.toContain(LONG.streaming)
     find('streaming-more')!.click()
@@ -133,7 +133,7 @@ describe('before a question', () => {
 
   it('offers in the menu what can read it, the rest with the reason', async () => {
     const kept = given(LONG, AUTO)
-    kept.desk.estimate = estimate({ chosen: { method: 'ems', rows: 512, reason: 'EMS follows long texts best.' } })
+    kept.app.estimate = estimate({ chosen: { method: 'ems', rows: 512, reason: 'EMS follows long texts best.' } })
     show(Header, kept)
     expect(words('method-menu')).toBe('Automatic EMS')
     find('method-menu')!.click()
@@ -149,10 +149,10 @@ describe('before a question', () => {
     expect(options[2]!.textContent).toContain('longer than the model’s context')
     options[2]!.click()
     await settle()
-    expect(kept.desk.settings.method).toBe(AUTO)
+    expect(kept.app.settings.method).toBe(AUTO)
     options[3]!.click()
     await settle()
-    expect(kept.desk.settings.method).toBe('ems')
+    expect(kept.app.settings.method).toBe('ems')
   })
 })
 
@@ -168,12 +168,12 @@ describe('while it is read, and after', () => {
 
   it('says what comes from the vault, and that streaming is approximate', () => {
     const kept = given()
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.desk.apply(reading({ tokensDone: 3, tokensTotal: 6, tokensFromVault: 11_402 }))
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply(reading({ tokensDone: 3, tokensTotal: 6, tokensFromVault: 11_402 }))
     show(Conversation, kept)
     expect(words('progress')).toBe('From the vault: 11,402 tokens are not read again')
-    kept.desk.document = documentFacts(LONG)
-    kept.desk.apply(reading({}))
+    kept.app.document = documentFacts(LONG)
+    kept.app.apply(reading({}))
     flushSync()
     expect(words('progress')).toBe('Reading in streaming mode, approximate: 43 % · 812 tokens/s · 3 s left')
   })
@@ -185,7 +185,7 @@ describe('while it is read, and after', () => {
       prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, cache: 'f16',
       chosen: { method: 'snapkv', rows: 250, reason: '25 % of the document is kept.' },
     } // prettier-ignore
-    kept.desk.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
+    kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(
       '1.0 s to first word · 60 tokens/s · 250 of 1,000 rows a head, 16-bit · 960 tokens from the vault · Automatic chose SnapKV',
@@ -204,14 +204,14 @@ describe('the vault in the settings', () => {
     show(Settings, kept, { close: () => {} })
     expect(words('vault-use')).toContain('Nothing is known')
     expect(find<HTMLButtonElement>('forget-vault')!.disabled).toBe(true)
-    kept.desk.apply({ event: 'vault', vault })
+    kept.app.apply({ event: 'vault', vault })
     flushSync()
     expect(words('vault-use')).toContain('2 documents, 3.0 MiB of 20.0 GiB')
     const keep = find<HTMLSelectElement>('settings-keep')!
     keep.value = 'f16'
     keep.dispatchEvent(new Event('change', { bubbles: true }))
     await settle()
-    expect(kept.desk.settings.keep).toBe('f16')
+    expect(kept.app.settings.keep).toBe('f16')
     const field = find<HTMLInputElement>('settings-keep-budget')!
     for (const [typed, taken] of [
       ['2 GiB', '2 GiB'],
@@ -220,7 +220,7 @@ describe('the vault in the settings', () => {
       field.value = typed
       field.dispatchEvent(new Event('change', { bubbles: true }))
       await settle()
-      expect([kept.desk.settings.keepBudget, field.value]).toEqual([taken, taken ?? ''])
+      expect([kept.app.settings.keepBudget, field.value]).toEqual([taken, taken ?? ''])
     }
     find('forget-vault')!.click()
     flushSync()
@@ -234,10 +234,10 @@ describe('the vault in the settings', () => {
 
   it('stands in the memory bar while it is on', () => {
     const kept = given()
-    kept.desk.apply({ event: 'vault', vault })
+    kept.app.apply({ event: 'vault', vault })
     show(MemoryBar, kept)
     expect(words('memory-vault')).toBe('Vault on disk 3.0 MiB')
-    kept.desk.settings = { ...kept.desk.settings, keep: 'off' }
+    kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()
     expect(find('memory-vault')).toBeNull()
   })

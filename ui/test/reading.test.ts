@@ -7,7 +7,7 @@ import { blocksOf } from '../src/lib/blocks'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { MethodFacts, Settings } from '../src/lib/contract'
-import { Desk } from '../src/lib/desk.svelte'
+import { AppState } from '../src/lib/app.svelte'
 import { Find, placesOf } from '../src/lib/find.svelte'
 import { commandOf } from '../src/lib/keys'
 import { MapView } from '../src/lib/map.svelte'
@@ -49,11 +49,11 @@ beforeEach(() => {
     asked.push({ name, args: (args ?? {}) as Record<string, unknown> })
     return answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null
   })
-  const desk = new Desk()
-  desk.load(snapshot({ methods: [SNAPKV] }))
+  const app = new AppState()
+  app.load(snapshot({ methods: [SNAPKV] }))
   kept = {
-    desk,
-    actions: new Actions(desk),
+    app,
+    actions: new Actions(app),
     text: new TextStore(calls.documentText),
     map: new MapView(calls, (problem) => expect.fail(String(problem))),
     reader: new Reader(),
@@ -155,7 +155,7 @@ describe('finding', () => {
     expect([one('find-count')?.textContent, kept.reader.target?.offset]).toEqual(['2 of 2', 26])
     press('Enter', true)
     expect(kept.reader.target?.offset).toBe(2)
-    expect(kept.desk.announcement).toBe('1 of 2')
+    expect(kept.app.announcement).toBe('1 of 2')
     await type('pier')
     expect(one('find-count')?.textContent).toBe('Not found')
     expect(one<HTMLButtonElement>('find-next')!.disabled).toBe(true)
@@ -188,7 +188,7 @@ describe('the keyboard', () => {
     kept.actions.zoom(0)
     await settle()
     expect(saved().map((s) => s.zoom)).toEqual([110, 120, 100])
-    expect(kept.desk.announcement).toBe('Text at 100 %')
+    expect(kept.app.announcement).toBe('Text at 100 %')
   })
 })
 
@@ -255,7 +255,7 @@ describe('parameters', () => {
   })
 
   it('that are refused say so at their field, and what was set before goes on to hold', async () => {
-    kept.desk.settings = { ...kept.desk.settings, parameters: { snapkv: { kernel: '5' } } }
+    kept.app.settings = { ...kept.app.settings, parameters: { snapkv: { kernel: '5' } } }
     answers['save_settings'] = () => {
       throw '“4” is not possible: kernel takes an odd whole number from 1.'
     }
@@ -271,11 +271,11 @@ describe('parameters', () => {
       '“4” is not possible: kernel takes an odd whole number from 1. 5 goes on to hold.',
     ])
     expect(wrong.closest('[data-name]')?.getAttribute('data-name')).toBe('kernel')
-    expect(kept.desk.parameters).toEqual({ kernel: '5' })
+    expect(kept.app.parameters).toEqual({ kernel: '5' })
   })
 
   it('that do not go with the budget say so at their field too', () => {
-    kept.desk.estimateError = 'SnapKV: decode_cap=4 is less than the 25 rows per head that are kept of the prompt.'
+    kept.app.estimateError = 'SnapKV: decode_cap=4 is less than the 25 rows per head that are kept of the prompt.'
     show(Advanced)
     one('advanced')!.click()
     flushSync()
@@ -288,22 +288,22 @@ describe('smaller things', () => {
   it('a question that is given back is saved as a draft', async () => {
     kept.actions.take({ event: 'turn', turn: turn({ id: 9, state: 'asked', question: 'Why?' }) })
     kept.actions.take({ event: 'turn', turn: turn({ id: 9, state: 'failed', question: 'Why?', error: 'No.' }) })
-    expect(kept.desk.draft).toBe('Why?')
+    expect(kept.app.draft).toBe('Why?')
     kept.actions.flushDraft()
     await settle()
     expect(asked.filter((c) => c.name === 'save_draft').map((c) => c.args['text'])).toEqual(['Why?'])
   })
 
   it('a document that was not counted to its end has more tokens than that', () => {
-    kept.desk.document = documentFacts({ tokens: 36_693, moreTokens: true })
+    kept.app.document = documentFacts({ tokens: 36_693, moreTokens: true })
     show(Header)
     expect(one('document-tokens')?.textContent).toBe('more than 36,693 tokens')
   })
 
   it('a file dropped while something runs is asked about; keeping what is open has the keyboard', async () => {
-    kept.desk.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
-    kept.desk.apply({ event: 'replacing', name: 'other.pdf' })
-    expect(kept.desk.replacing).toBe('other.pdf')
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    kept.app.apply({ event: 'replacing', name: 'other.pdf' })
+    expect(kept.app.replacing).toBe('other.pdf')
     show(Replace)
     // What is being answered cannot become a question about more.
     expect(one('replace-add')).toBeNull()
@@ -314,7 +314,7 @@ describe('smaller things', () => {
     await settle()
     const said = asked.filter((c) => c.name === 'replace_document').map((c) => c.args['how'])
     expect(said).toEqual(['replace', 'keep'])
-    kept.desk.apply({ event: 'replacing', name: null })
-    expect(kept.desk.replacing).toBeNull()
+    kept.app.apply({ event: 'replacing', name: null })
+    expect(kept.app.replacing).toBeNull()
   })
 })

@@ -25,7 +25,7 @@ pub struct LimitArguments {
     #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
     pub streaming: StreamingChoice,
     /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit. With --device cuda:0 it is
-    /// the card's.
+    /// the GPU's.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<String>,
 }

@@ -241,7 +241,7 @@ pub struct BenchArguments {
     /// Keep what was read in a vault, a temporary one, and ask once more behind it.
     #[arg(long, conflicts_with_all = ["streaming", "after"])]
     pub again: bool,
-    /// Take at most so much of the graphics card that computes, weights included: 8GiB.
+    /// Take at most so much of the GPU that computes, weights included: 8GiB.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["streaming", "after"])]
     pub memory: Option<String>,
     /// Measure only how fast this machine copies and reads memory.
@@ -253,8 +253,8 @@ pub struct BenchArguments {
 }
 
 impl BenchArguments {
-    /// What of a graphics card may be taken, in bytes.
-    pub fn card_memory(&self) -> anyhow::Result<Option<u64>> {
+    /// What of a GPU may be taken, in bytes.
+    pub fn gpu_memory(&self) -> anyhow::Result<Option<u64>> {
         self.memory.as_deref().map(memory).transpose()
     }
 }

@@ -87,7 +87,7 @@ Examples:
   kept models use auto     no longer the chosen one, but the best on this computer
 
 Where none is chosen, kept ask and kept map take the model with a chat template that has most parameters, of those that fit the free
-memory and have at most 3 GiB (larger ones answer slowly without a graphics card); else the model in the box.")]
+memory and have at most 3 GiB (larger ones answer slowly without a GPU); else the model in the box.")]
 pub struct UseArguments {
     /// The model, as --model takes it; auto for none.
     #[arg(value_name = "FILE|NAME|mini|auto")]

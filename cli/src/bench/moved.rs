@@ -25,9 +25,9 @@ impl Moved<'_> {
     /// `rows` tokens through all layers together: the weights once for each block of them, and the residual stream read and written by both
     /// halves of every layer.
     fn pass(&self, rows: usize) -> f64 {
-        let blocks = match self.0.card() {
+        let blocks = match self.0.gpu() {
             Some(_) => 1,
-            None => LayerPass::turns(self.0, rows),
+            None => LayerPass::weight_passes(self.0, rows),
         };
         let config = self.0.config();
         let residual = 4 * config.layers * config.width * FLOAT * rows;

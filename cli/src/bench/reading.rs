@@ -8,7 +8,7 @@ use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Policy, PromptShape};
 use kept_engine::vault::{VaultAccess, Vaults};
 use kept_engine::{
-    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, drawn_cache,
+    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, synthetic_cache,
 };
 
 use crate::own_vaults::OwnVaults;
@@ -22,11 +22,11 @@ pub struct Asked<'a> {
     pub engine: &'a Engine,
     pub ids: &'a [u32],
     pub budget: Option<Budget>,
-    pub room: usize,
+    pub max_new_tokens: usize,
     /// Where the document is kept, if it is: all tokens but the last few.
     pub vaults: Option<&'a OwnVaults>,
-    /// Bytes of a graphics card that may be taken.
-    pub card_memory: Option<u64>,
+    /// Bytes of a GPU that may be taken.
+    pub gpu_memory: Option<u64>,
 }
 
 /// What was read, whole or in streaming, or drawn.
@@ -58,8 +58,8 @@ impl Asked<'_> {
         let shape = PromptShape::of(n);
         let budget = self
             .engine
-            .rows_for(policy, self.budget, &shape, self.room)?;
-        let positions = n + self.room;
+            .rows_for(policy, self.budget, &shape, self.max_new_tokens)?;
+        let positions = n + self.max_new_tokens;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
         let access = self.vaults.map(|vaults| VaultAccess {
@@ -71,9 +71,9 @@ impl Asked<'_> {
             document: "drawn",
             anew: false,
         });
-        let mut prefill = Prefill::new(model, self.ids, policy, budget, self.room, &rope)
+        let mut prefill = Prefill::new(model, self.ids, policy, budget, self.max_new_tokens, &rope)
             .with_cache(self.engine.cache_type())
-            .with_card_memory(self.card_memory);
+            .with_gpu_memory(self.gpu_memory);
         if access.is_some() {
             prefill = prefill
                 .with_document(0..n.saturating_sub(QUESTION))
@@ -116,17 +116,20 @@ impl Asked<'_> {
     }
 
     /// Reads nothing.
-    pub fn drawn(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
+    pub fn synthetic(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
         let (model, n) = (self.engine.model(), self.ids.len());
-        let budget = self
-            .engine
-            .rows_for(policy, self.budget, &PromptShape::of(n), self.room)?;
-        let (cache, rows) = drawn_cache(
+        let budget = self.engine.rows_for(
+            policy,
+            self.budget,
+            &PromptShape::of(n),
+            self.max_new_tokens,
+        )?;
+        let (cache, rows) = synthetic_cache(
             model,
             policy,
             n,
             budget,
-            self.room,
+            self.max_new_tokens,
             self.engine.cache_type(),
         )?;
         ensure!(
@@ -145,7 +148,7 @@ impl Asked<'_> {
             hidden: vec![1.0; model.config().width],
             rows,
             budget,
-            positions: n + self.room,
+            positions: n + self.max_new_tokens,
             selecting: Duration::ZERO,
             seconds: 0.0,
             tenths: None,
@@ -164,7 +167,7 @@ impl Asked<'_> {
         let shape = PromptShape::of(self.ids.len());
         let plan = self
             .engine
-            .stream_plan(policy, self.budget, &shape, self.room)?;
+            .stream_plan(policy, self.budget, &shape, self.max_new_tokens)?;
         let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
         let chunk = plan.chunk;
         let rope = RopeTable::new(model.config(), positions);

@@ -68,7 +68,7 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let shape = tensors.shape(arguments.layers);
     let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
     let rows = policy.rows(&shape, &tensors.prompt(), budget.rows(n, row_bytes)?)?;
-    let kept = match policy.entering(0) {
+    let kept = match policy.layer_input_tokens(0) {
         Some(_) => thinned(&mut *policy, &tensors, &rows, arguments.layer)?,
         None => cut(&mut *policy, &tensors, rows, arguments.layer)?,
     };
@@ -83,12 +83,12 @@ fn cut(
     layer: usize,
 ) -> anyhow::Result<Retention> {
     let (n, given) = (tensors.k.n, &tensors.rows());
-    if policy.surveys() {
+    if policy.has_score_pass() {
         let seen = Seen::new(tensors, &policy.needs(0))?;
         for layer in 0..rows.len() {
-            policy.survey(&seen.observation(tensors, given, layer));
+            policy.score_pass(&seen.observation(tensors, given, layer));
         }
-        rows = policy.settle();
+        rows = policy.allocate_budget();
     }
     let mut kept = Retention::Everything;
     for (layer, &rows) in rows.iter().enumerate().take(layer + 1) {
@@ -118,7 +118,7 @@ fn thinned(
         let given = &left.rows();
         let observation = seen.observation(&left, given, layer);
         policy.select(&observation, rows);
-        if let Some(passed) = policy.pass_on(&observation) {
+        if let Some(passed) = policy.surviving_tokens(&observation) {
             alive = passed.iter().map(|&row| alive[row as usize]).collect();
         }
     }

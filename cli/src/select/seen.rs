@@ -6,7 +6,7 @@ use kept_engine::kernels::{
 };
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_engine::policies::{
-    BelowAverage, FutureQueries, Needs, Observation, PromptRows, Ramp, Softmax,
+    FutureQueries, LowAttention, Needs, Observation, PromptRows, Softmax, WeightedWindow,
 };
 
 use super::tensors::{HeadMajor, Tensors};
@@ -16,10 +16,10 @@ use super::tensors::{HeadMajor, Tensors};
 pub struct Seen {
     window: Option<Vec<f32>>,
     column_sums: Option<Vec<f32>>,
-    ramp: Option<Vec<f32>>,
-    below: Option<(usize, Vec<u64>)>,
+    weighted_window: Option<Vec<f32>>,
+    low_attention: Option<(usize, Vec<u64>)>,
     future: Option<(Vec<f32>, Vec<f32>)>,
-    reread: Option<Vec<f32>>,
+    reconstruction: Option<Vec<f32>>,
     rows: bool,
     copies: bool,
 }
@@ -75,16 +75,21 @@ impl Seen {
                 .context("stopped")?;
             seen.column_sums = Some(sums);
         }
-        if let Some(asked) = needs.ramp {
-            let (rows, mut ramp) = (asked.rows.min(n), Vec::new());
-            last.ramp(Ramp { rows, ..asked }, &mut ramp, &stop)
-                .context("stopped")?;
-            seen.ramp = Some(ramp);
+        if let Some(asked) = needs.weighted_window {
+            let (rows, mut weighted_window) = (asked.rows.min(n), Vec::new());
+            last.weighted_window(
+                WeightedWindow { rows, ..asked },
+                &mut weighted_window,
+                &stop,
+            )
+            .context("stopped")?;
+            seen.weighted_window = Some(weighted_window);
         }
-        if let Some(rows) = needs.below {
+        if let Some(rows) = needs.low_attention {
             let (rows, mut bits) = (rows.min(n), Vec::new());
-            last.below(rows, &mut bits, &stop).context("stopped")?;
-            seen.below = Some((rows, bits));
+            last.low_attention(rows, &mut bits, &stop)
+                .context("stopped")?;
+            seen.low_attention = Some((rows, bits));
         }
         // The tensors are used as given: there is no RoPE here that could turn the expected queries.
         if let Some(asked) = needs.future {
@@ -97,8 +102,8 @@ impl Seen {
                 (found.mean.to_vec(), covariance.to_vec())
             });
         }
-        if let Some(asked) = needs.reread {
-            seen.reread = Some(reread(tensors, shape, asked.sinks, &stop)?);
+        if let Some(asked) = needs.reconstruction {
+            seen.reconstruction = Some(reconstruction(tensors, shape, asked.sinks, &stop)?);
         }
         Ok(seen)
     }
@@ -119,13 +124,14 @@ impl Seen {
             group: q.heads / k.heads,
             window: self.window.as_deref(),
             column_sums: self.column_sums.as_deref(),
-            ramp: self.ramp.as_deref(),
-            below: (self.below.as_ref()).map(|(rows, bits)| BelowAverage { rows: *rows, bits }),
+            weighted_window: self.weighted_window.as_deref(),
+            low_attention: (self.low_attention.as_ref())
+                .map(|(rows, bits)| LowAttention { rows: *rows, bits }),
             future: future.map(|(mean, covariance)| FutureQueries {
                 mean,
                 covariance: (!covariance.is_empty()).then_some(covariance),
             }),
-            reread: self.reread.as_deref(),
+            reconstruction: self.reconstruction.as_deref(),
             scored: None,
             keys: self.copies.then_some(k.data.as_slice()),
             values: self.copies.then_some(v.data.as_slice()),
@@ -152,7 +158,7 @@ fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
 }
 
 /// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys.
-fn reread(
+fn reconstruction(
     tensors: &Tensors,
     shape: HeadShape,
     sinks: usize,

@@ -14,7 +14,7 @@
 
 mod table;
 
-use kept_kernels::{CacheType, Stop, in_words};
+use kept_kernels::{CacheType, Stop, format_bytes};
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +127,7 @@ fn plain(name: &str) -> Method {
 /// A document and a question before anything is chosen.
 struct Case<'a> {
     shape: &'a PromptShape,
-    room: usize,
+    max_new_tokens: usize,
     limits: &'a Limits,
     text_bytes: u64,
     budget: Option<Budget>,
@@ -144,14 +144,14 @@ impl Engine {
         &self,
         shape: &PromptShape,
         budget: Option<Budget>,
-        room: usize,
+        max_new_tokens: usize,
         limits: &Limits,
         text_bytes: u64,
     ) -> Result<Chosen, EngineError> {
         let beside = self.besides_questions(text_bytes);
         let case = Case {
             shape,
-            room,
+            max_new_tokens,
             limits,
             text_bytes,
             budget,
@@ -185,7 +185,7 @@ impl Engine {
             reason: format!(
                 "full, every one of {tokens} rows, {}: with the full cache of {} nothing is lost{}",
                 self.cache_type(),
-                in_words(cache),
+                format_bytes(cache),
                 free_in_words(case)
             ),
             method,
@@ -290,7 +290,7 @@ impl Engine {
         };
         let method = plain(&taken.method);
         let mut policy = method.build()?;
-        let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.room)?;
+        let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.max_new_tokens)?;
         let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
@@ -320,7 +320,7 @@ impl Engine {
     ) -> Result<(usize, CacheType), EngineError> {
         let prompted = Prompted {
             shape: case.shape,
-            room: case.room,
+            max_new_tokens: case.max_new_tokens,
             streams,
             memory: case.limits.memory,
             vault: None,
@@ -335,10 +335,20 @@ impl Engine {
                 let rows = match streams {
                     true => {
                         stored
-                            .stream_plan(&mut *policy, case.budget, case.shape, case.room)?
+                            .stream_plan(
+                                &mut *policy,
+                                case.budget,
+                                case.shape,
+                                case.max_new_tokens,
+                            )?
                             .rows
                     }
-                    false => stored.rows_for(&mut *policy, case.budget, case.shape, case.room)?,
+                    false => stored.rows_for(
+                        &mut *policy,
+                        case.budget,
+                        case.shape,
+                        case.max_new_tokens,
+                    )?,
                 };
                 (stored, rows)
             }
@@ -366,7 +376,7 @@ impl Engine {
     ) -> Result<u64, EngineError> {
         let prompted = Prompted {
             shape: case.shape,
-            room: case.room,
+            max_new_tokens: case.max_new_tokens,
             streams,
             memory: case.limits.memory,
             vault: None,
@@ -409,8 +419,8 @@ impl Engine {
 
 fn free_in_words(case: &Case<'_>) -> String {
     match (case.limits.memory, case.free) {
-        (Some(memory), _) => format!("; fits {} of memory", in_words(memory)),
-        (None, Some(free)) => format!("; fits {} free", in_words(free)),
+        (Some(memory), _) => format!("; fits {} of memory", format_bytes(memory)),
+        (None, Some(free)) => format!("; fits {} free", format_bytes(free)),
         (None, None) => String::new(),
     }
 }

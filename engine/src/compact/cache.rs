@@ -1,6 +1,6 @@
 //! The kept rows of all layers together.
 
-use kept_cuda::CardCache;
+use kept_cuda::GpuCache;
 use kept_kernels::CacheType;
 use kept_policies::Pos;
 
@@ -19,9 +19,9 @@ pub struct CompactCache {
     pub(crate) widest: usize,
     /// How rows are stored.
     pub(crate) kind: CacheType,
-    /// The rows, where they lie on a graphics card and nowhere else: the layers then have their places alone. Whoever answers there takes
+    /// The rows, where they lie on a GPU and nowhere else: the layers then have their places alone. Whoever answers there takes
     /// it over.
-    pub(crate) on_card: Option<CardCache>,
+    pub(crate) on_gpu: Option<GpuCache>,
 }
 
 impl CompactCache {
@@ -35,8 +35,8 @@ impl CompactCache {
         self.layers.iter().map(CompactLayer::allocated_bytes).sum()
     }
 
-    /// Of these the rows', where they lie on a graphics card alone; else 0.
-    pub fn bytes_on_card(&self) -> u64 {
+    /// Of these the rows', where they lie on a GPU alone; else 0.
+    pub fn bytes_on_gpu(&self) -> u64 {
         self.layers.iter().map(CompactLayer::bytes_elsewhere).sum()
     }
 

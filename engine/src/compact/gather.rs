@@ -3,7 +3,7 @@
 
 use kept_kernels::{CacheType, RowStore, mean_row};
 use kept_models::RopeTable;
-use kept_policies::{Pos, Positions, Retention, Spread};
+use kept_policies::{Pos, Positions, Retention, ValueMerge};
 
 use super::CompactLayer;
 
@@ -75,17 +75,17 @@ pub(crate) struct Gather<'a> {
     /// Rotation that is taken off the keys, each at its row's number.
     pub(crate) unrotate: Option<&'a RopeTable>,
     /// What evicted tokens leave to the values of kept ones.
-    pub(crate) spreads: &'a [Spread],
-    /// `[groups, head_dim]`: what each group of `spreads` comes to ([`together`]), where these are added up already.
+    pub(crate) value_merges: &'a [ValueMerge],
+    /// `[groups, head_dim]`: what each group of `value_merges` comes to ([`together`]), where these are added up already.
     pub(crate) left: Option<&'a [f32]>,
     /// Whether the rows of classes are merged already, each in its centre's place.
     pub(crate) merged: bool,
 }
 
 /// Neighbours that go leave theirs to the same tokens: together, so that these are passed once for all of them.
-pub(crate) fn together(spreads: &[Spread]) -> impl Iterator<Item = &[Spread]> {
-    let to = |spread: &Spread| (spread.head, spread.first, spread.count);
-    spreads.chunk_by(move |one, next| to(one) == to(next))
+pub(crate) fn together(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
+    let to = |spread: &ValueMerge| (spread.head, spread.first, spread.count);
+    value_merges.chunk_by(move |one, next| to(one) == to(next))
 }
 
 /// One kv head's keys or values.
@@ -104,9 +104,9 @@ impl Gather<'_> {
     }
 
     /// The layer without its rows, which lie elsewhere and are copies: `slots[h][i]` becomes the row that slot i of head h is to have there.
-    pub(crate) fn books(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
+    pub(crate) fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
         debug_assert!(
-            self.unrotate.is_none() && self.spreads.is_empty(),
+            self.unrotate.is_none() && self.value_merges.is_empty(),
             "rows that are more than copies"
         );
         slots.clear();
@@ -240,7 +240,7 @@ impl Gather<'_> {
     fn leaves_as_they_are(&self, side: &Side, head: usize) -> bool {
         let added = match side {
             Side::Keys => self.unrotate.is_some(),
-            Side::Values => self.spreads.iter().any(|spread| spread.head == head),
+            Side::Values => self.value_merges.iter().any(|spread| spread.head == head),
         };
         !added && (self.merged || !matches!(self.retention, Retention::Merge(_)))
     }
@@ -275,20 +275,22 @@ impl Gather<'_> {
             }
             Side::Values => {
                 let mut sum = vec![0.0; dim];
-                let groups = together(self.spreads).enumerate();
-                for (number, spreads) in groups.filter(|(_, spreads)| spreads[0].head == head) {
+                let groups = together(self.value_merges).enumerate();
+                for (number, value_merges) in
+                    groups.filter(|(_, value_merges)| value_merges[0].head == head)
+                {
                     match self.left {
                         Some(left) => sum.copy_from_slice(&left[number * dim..][..dim]),
                         None => {
                             sum.fill(0.0);
-                            for spread in spreads {
+                            for spread in value_merges {
                                 let value = source.row(head, spread.from.0 as usize);
                                 let both = sum.iter_mut().zip(value);
                                 both.for_each(|(sum, x)| *sum += spread.weight * x);
                             }
                         }
                     }
-                    let Spread { first, count, .. } = spreads[0];
+                    let ValueMerge { first, count, .. } = value_merges[0];
                     for row in rows[first * dim..][..count * dim].chunks_exact_mut(dim) {
                         row.iter_mut().zip(&sum).for_each(|(x, left)| *x += left);
                     }

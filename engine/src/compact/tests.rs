@@ -1,6 +1,6 @@
 //! Slots, positions and ranks of kept rows.
 
-use kept_policies::Spread;
+use kept_policies::ValueMerge;
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_new_token_takes_the_hole_and_the_last_rank() {
 fn swept_slots_close_up_in_their_order() {
     let mut layer = layer(Positions::Reassigned);
     layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
-    layer.sweep(&[false, true, false, true, true, true]);
+    layer.evict_many(&[false, true, false, true, true, true]);
     assert_eq!(layer.rows, [2]);
     assert_eq!(layer.positions[..2], [Pos(2), Pos(4)]);
     assert_eq!(layer.ranks[..2], [0, 1]);
@@ -77,7 +77,7 @@ fn evicted_values_are_left_to_kept_ones() {
         values.row_mut(0, row).fill(row as f32);
     }
     values.row_mut(0, 1).copy_from_slice(&[8.0, 4.0]);
-    let spread = Spread {
+    let spread = ValueMerge {
         head: 0,
         from: Pos(1),
         first: 1,
@@ -96,7 +96,7 @@ fn evicted_values_are_left_to_kept_ones() {
             stored,
             places: None,
             unrotate: None,
-            spreads: &[spread],
+            value_merges: &[spread],
             left: None,
             merged: false,
         };
@@ -113,7 +113,7 @@ fn evicted_values_are_left_to_kept_ones() {
     let mut row = [0.0; 2];
     halves.values.read(0, 2, &mut row);
     assert_eq!(row, [5.0, 4.0]);
-    let spill = Spill {
+    let spill = DecodeValueMerge {
         head: 0,
         from: Row(1),
         to: Row(2),
@@ -134,9 +134,16 @@ fn a_ring_holds_the_last_positions() {
         keys.row_mut(0, row).fill(row as f32);
     }
     // Three of two tokens: the window has room for one more, then the oldest go.
-    let ring = |tokens, window, room| {
+    let ring = |tokens, window, new_tokens| {
         let rows = (&keys, &keys);
-        CompactLayer::ring(rows, tokens, window, room, CacheType::F32, &mut Vec::new())
+        CompactLayer::ring(
+            rows,
+            tokens,
+            window,
+            new_tokens,
+            CacheType::F32,
+            &mut Vec::new(),
+        )
     };
     let mut layer = ring(2, 3, 9);
     assert_eq!((layer.window(), layer.live_rows(0)), (Some(3), 2));
@@ -195,7 +202,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         },
         places: None,
         unrotate: None,
-        spreads: &[],
+        value_merges: &[],
         left: None,
         merged: false,
     };
@@ -249,7 +256,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         let position = TOKENS + step;
         if step == 60 {
             let keep: Vec<bool> = (0..held + 1).map(|slot| slot % 3 != 1).collect();
-            layer.sweep(&keep);
+            layer.evict_many(&keep);
         } else if layer.live_rows(0) == held {
             let slots: Vec<usize> = layer.live_slots(0).collect();
             layer.evict(&[Some(Row(slots[(step * 5 + 20) % slots.len()] as u32))]);
@@ -295,27 +302,32 @@ fn books_without_rows_are_those_of_the_rows() {
                 stored,
                 places: None,
                 unrotate: None,
-                spreads: &[],
+                value_merges: &[],
                 left: None,
                 merged: false,
             };
             let whole = gather.layer(&mut Vec::new());
             let mut slots = Vec::new();
-            let books = gather.books(&mut slots);
-            assert_eq!(books.positions, whole.positions, "{kind}");
-            assert_eq!(books.rows, whole.rows, "{kind}");
-            assert_eq!(books.live_bytes(), whole.live_bytes(), "{kind}");
-            assert_eq!(books.allocated_bytes(), whole.allocated_bytes(), "{kind}");
+            let slot_table = gather.slot_table(&mut slots);
+            assert_eq!(slot_table.positions, whole.positions, "{kind}");
+            assert_eq!(slot_table.rows, whole.rows, "{kind}");
+            assert_eq!(slot_table.live_bytes(), whole.live_bytes(), "{kind}");
+            assert_eq!(
+                slot_table.allocated_bytes(),
+                whole.allocated_bytes(),
+                "{kind}"
+            );
             assert_eq!(whole.bytes_elsewhere(), 0, "{kind}");
-            let rows_and_positions = books.bytes_elsewhere() + 4 * books.positions.len() as u64;
-            assert_eq!(rows_and_positions, books.allocated_bytes(), "{kind}");
+            let rows_and_positions =
+                slot_table.bytes_elsewhere() + 4 * slot_table.positions.len() as u64;
+            assert_eq!(rows_and_positions, slot_table.allocated_bytes(), "{kind}");
             let mut row = [0.0; DIM];
             for (head, slots) in slots.iter().enumerate() {
                 assert_eq!(slots.len(), whole.rows[head], "{kind}");
                 for (slot, &from) in slots.iter().enumerate() {
                     assert_eq!(whole.positions_of(head)[slot], Pos(from), "{kind}");
                     assert_eq!(
-                        books.keys.place(head, slot),
+                        slot_table.keys.place(head, slot),
                         whole.keys.place(head, slot),
                         "{kind}"
                     );

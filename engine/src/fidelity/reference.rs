@@ -66,13 +66,13 @@ impl Engine {
         let tokenizer = model.tokenizer()?;
         let prompt = Prompt::new(model, &document.text, question)?;
         let n = prompt.len();
-        let room = self.room(n, max_tokens);
-        let rope = RopeTable::new(model.config(), n + room);
+        let max_new_tokens = self.max_new_tokens(n, max_tokens);
+        let rope = RopeTable::new(model.config(), n + max_new_tokens);
         let mut observer = Observer::new(&rope, model);
 
         let started = Instant::now();
-        let outcome =
-            Prefill::new(model, &prompt.ids, &mut observer, n, room, &rope).run(on_event, stop)?;
+        let outcome = Prefill::new(model, &prompt.ids, &mut observer, n, max_new_tokens, &rope)
+            .run(on_event, stop)?;
         let reading = started.elapsed().saturating_sub(outcome.selecting);
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, &mut observer, outcome.rows, outcome.cache);
@@ -97,8 +97,8 @@ impl Engine {
             if tokenizer.is_end(token) {
                 break Finish::End;
             }
-            if answer_ids.len() == room {
-                break match room < max_tokens {
+            if answer_ids.len() == max_new_tokens {
+                break match max_new_tokens < max_tokens {
                     true => Finish::Context,
                     false => Finish::Length,
                 };

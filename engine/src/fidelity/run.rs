@@ -106,15 +106,15 @@ impl Engine {
         stop: &Stop,
     ) -> Result<(), E> {
         let prompt = &reference.prompt;
-        let room = self.room(prompt.len(), reference.max_tokens);
-        let rope = RopeTable::new(self.model().config(), prompt.len() + room);
+        let max_new_tokens = self.max_new_tokens(prompt.len(), reference.max_tokens);
+        let rope = RopeTable::new(self.model().config(), prompt.len() + max_new_tokens);
         let mut told = 0;
         while told < runs.len() {
             let left = &runs[told..];
-            let now = &left[..self.sharing(left, &prompt.shape(), room)];
+            let now = &left[..self.sharing(left, &prompt.shape(), max_new_tokens)];
             let sharing = told..told + now.len();
             let mut on_event = |event| on_event(sharing.clone(), event);
-            let place = (prompt, &rope, room);
+            let place = (prompt, &rope, max_new_tokens);
             let mut others = Vec::new();
             let mut measure =
                 |which: usize, cut: Result<(Planned, PrefillOutcome), EngineError>| {
@@ -139,7 +139,8 @@ impl Engine {
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 let (which, mut run) = others.next().expect("one for each that was asked");
                 let (mut planned, outcome) = cut?;
-                run.answer = self.answer(&rope, &mut *planned.policy, outcome, room, stop)?;
+                run.answer =
+                    self.answer(&rope, &mut *planned.policy, outcome, max_new_tokens, stop)?;
                 run.same_answer = run.answer == reference.answer;
                 on_run(told + which, Ok(run))
             };
@@ -162,7 +163,7 @@ impl Engine {
     ) -> Result<MethodRun, EngineError> {
         let model = self.model();
         let tokens = reference.prompt.len();
-        let room = self.room(tokens, reference.max_tokens);
+        let max_new_tokens = self.max_new_tokens(tokens, reference.max_tokens);
         let policy = &mut *planned.policy;
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, rope, policy, outcome.rows, outcome.cache);
@@ -191,7 +192,7 @@ impl Engine {
             let same = same_top(full, logits);
             agreed += usize::from(same);
             // At the end of the longest answer, what would follow is never said.
-            same_answer &= same || i + 1 == room;
+            same_answer &= same || i + 1 == max_new_tokens;
         }
         drop(decoder);
         let compared = kl_per_token.len();

@@ -1,7 +1,7 @@
 //! The needle grid as a picture: a small heat map for every method and budget, lengths across and depths down.
 
 use crate::fidelity::pictures::svg::{
-    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on, room_for,
+    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on, width_for,
 };
 
 /// Right answers of one method at one budget.
@@ -75,7 +75,7 @@ pub fn needle_picture(
             methods.push(&grid.method);
         }
     }
-    let names = (room_for(methods.iter().copied()) + 20.0).max(NAMES);
+    let names = (width_for(methods.iter().copied()) + 20.0).max(NAMES);
     let (wide, high) = (lengths.len() as f64 * CELL.0, depths.len() as f64 * CELL.1);
     let width = 2.0 * MARGIN + names + budgets.len() as f64 * (wide + GAP) + 20.0;
     let height = HEAD + 2.0 * MARGIN + 24.0 + methods.len() as f64 * (high + GAP);

@@ -101,7 +101,7 @@ impl QueryMoments {
     }
 
     /// The statistics, turned by `turn` where the model rotates.
-    pub fn finish(&mut self, turn: Option<&AverageTurn>) -> Option<FutureQueries<'_>> {
+    pub fn finish(&mut self, turn: Option<&MeanRotation>) -> Option<FutureQueries<'_>> {
         let shape = self.shape?;
         let (dim, n) = (shape.head_dim, self.rows.max(1) as f64);
         for (mean, sum) in self.mean.iter_mut().zip(&self.sums) {
@@ -152,13 +152,13 @@ impl QueryMoments {
 
 /// The mean of the rotations at the positions after a prompt.
 #[derive(Debug)]
-pub struct AverageTurn {
+pub struct MeanRotation {
     cos: Vec<f32>,
     sin: Vec<f32>,
     pairing: kept_kernels::Pairing,
 }
 
-impl AverageTurn {
+impl MeanRotation {
     /// Over `positions` positions from `first` on.
     pub fn new(rope: &RopeTable, first: usize, positions: usize) -> Self {
         let pairs = rope.pairs();

@@ -8,13 +8,13 @@ pub(super) fn check(retention: &Retention, tokens: usize, rows: usize, table: Op
         Retention::Everything => return,
         Retention::Keep(heads) => heads.iter().map(Vec::as_slice).collect(),
         Retention::Merge(heads) => {
-            let room = table
+            let capacity = table
                 .expect("a method that merges asked for a table")
                 .entries;
             for head in heads {
                 let known = |e: &Entry| (e.class as usize) < head.centres.len();
                 assert!(head.entries.iter().all(known), "every class has a centre");
-                assert!(head.entries.len() <= room, "a table is not exceeded");
+                assert!(head.entries.len() <= capacity, "a table is not exceeded");
                 ascending(head.entries.iter().map(|e| e.pos), tokens);
             }
             heads.iter().map(|head| head.centres.as_slice()).collect()

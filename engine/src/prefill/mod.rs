@@ -12,15 +12,15 @@
 //!                     observe -> select -> gather -> CompactLayer 0
 //! ```
 
-mod card;
 mod check;
+mod gpu;
 mod placing;
 mod prefix;
+mod progress;
 mod reader;
-mod repetition;
+mod reconstruction;
 mod scratch;
-mod tally;
-mod thinning;
+mod token_dropping;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -32,15 +32,15 @@ use kept_policies::{Policy, Pos, Positions, PromptShape};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
 use crate::vault::{VaultAccess, VaultUse};
-use crate::watch::Told;
+use crate::watch::EventSink;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
-pub(crate) use card::carrying_bytes;
-pub(crate) use placing::{card_bytes, place_on_card};
+pub(crate) use gpu::transfer_bytes;
+pub(crate) use placing::{gpu_bytes, place_on_gpu};
 use prefix::Prefix;
+use progress::ReadingProgress;
 use reader::{Read, Reader};
-pub(crate) use repetition::Repetition;
-use tally::Tally;
+pub(crate) use reconstruction::ReconstructionPass;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
 pub(crate) const CHUNK: usize = 512;
@@ -56,7 +56,7 @@ pub struct Prefill<'a> {
     /// Rows per kv head and layer on average.
     pub budget: usize,
     /// Tokens that may follow the prompt.
-    pub room: usize,
+    pub max_new_tokens: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
     /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
@@ -71,13 +71,13 @@ pub struct Prefill<'a> {
     pub vault: Option<VaultAccess<'a>>,
     /// How kept rows are stored.
     pub cache: CacheType,
-    /// Bytes of a graphics card that weights and reading may take; all that are free where none are named.
-    pub card_memory: Option<u64>,
+    /// Bytes of a GPU that weights and reading may take; all that are free where none are named.
+    pub gpu_memory: Option<u64>,
 }
 
 /// A prompt that was read.
 pub struct PrefillOutcome {
-    /// The kept rows; on a graphics card alone, where that read them and the method leaves all of the answer to it.
+    /// The kept rows; on a GPU alone, where that read them and the method leaves all of the answer to it.
     pub cache: CompactCache,
     /// What was kept.
     pub map: RetentionMap,
@@ -125,13 +125,13 @@ impl Prefill<'_> {
 }
 
 impl<'a> Prefill<'a> {
-    /// Reading `ids` with the usual chunks, for an answer of up to `room` tokens.
+    /// Reading `ids` with the usual chunks, for an answer of up to `max_new_tokens` tokens.
     pub fn new(
         model: &'a Model,
         ids: &'a [u32],
         policy: &'a mut dyn Policy,
         budget: usize,
-        room: usize,
+        max_new_tokens: usize,
         rope: &'a RopeTable,
     ) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl<'a> Prefill<'a> {
             ids,
             policy,
             budget,
-            room,
+            max_new_tokens,
             rope,
             tail: 0,
             document: None,
@@ -147,16 +147,13 @@ impl<'a> Prefill<'a> {
             chunk: CHUNK,
             vault: None,
             cache: CacheType::F32,
-            card_memory: None,
+            gpu_memory: None,
         }
     }
 
-    /// The same reading, with at most `memory` bytes of a graphics card.
-    pub fn with_card_memory(self, card_memory: Option<u64>) -> Self {
-        Self {
-            card_memory,
-            ..self
-        }
+    /// The same reading, with at most `memory` bytes of a GPU.
+    pub fn with_gpu_memory(self, gpu_memory: Option<u64>) -> Self {
+        Self { gpu_memory, ..self }
     }
 
     /// The same reading, with kept rows stored as `cache`.
@@ -193,7 +190,7 @@ impl<'a> Prefill<'a> {
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        self.run_watched(&mut Told(progress), stop)
+        self.run_watched(&mut EventSink(progress), stop)
     }
 
     /// Reads the prompt; `watch` hears about progress and every layer that is cut. `stop` as in [`Prefill::run`].
@@ -208,11 +205,11 @@ impl<'a> Prefill<'a> {
             &mut *self.policy,
             &prompt,
             self.budget,
-            self.room,
+            self.max_new_tokens,
             self.chunk,
         )?
         .with_cache(self.cache, &*self.policy)?;
-        if self.every_row && sizes.thins() {
+        if self.every_row && sizes.drops_tokens() {
             let method = self.policy.name();
             return Err(EngineError::NoLogits { method });
         }
@@ -228,7 +225,7 @@ impl<'a> Prefill<'a> {
             _ => Prefix::none(prompt.tokens),
         };
         sizes = prefix.sizes(sizes);
-        place_on_card(self.model, &mut sizes, self.card_memory)?;
+        place_on_gpu(self.model, &mut sizes, self.gpu_memory)?;
         let tokens_read = sizes.tokens_read();
         let mut cuts = [Cut {
             policy: &mut *self.policy,
@@ -247,12 +244,22 @@ impl<'a> Prefill<'a> {
 
     /// The prompt as the method knows it.
     fn shape(&self) -> PromptShape {
-        shape(self.ids, self.document.clone(), self.tail, self.room)
+        shape(
+            self.ids,
+            self.document.clone(),
+            self.tail,
+            self.max_new_tokens,
+        )
     }
 }
 
 /// A prompt as methods know it; without a known place of the document all of it is the document.
-fn shape(ids: &[u32], document: Option<Range<usize>>, tail: usize, room: usize) -> PromptShape {
+fn shape(
+    ids: &[u32],
+    document: Option<Range<usize>>,
+    tail: usize,
+    max_new_tokens: usize,
+) -> PromptShape {
     let tokens = ids.len();
     let document = document.unwrap_or(0..tokens);
     PromptShape {
@@ -260,7 +267,7 @@ fn shape(ids: &[u32], document: Option<Range<usize>>, tail: usize, room: usize) 
         before: document.start,
         after: tokens - document.end,
         tail,
-        room,
+        max_new_tokens,
     }
 }
 
@@ -277,7 +284,7 @@ pub struct SharedPrefill<'a> {
     /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
     pub tail: usize,
     /// Tokens that may follow the prompt.
-    pub room: usize,
+    pub max_new_tokens: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
 }
@@ -295,14 +302,19 @@ impl SharedPrefill<'_> {
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
     ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
-        let prompt = shape(self.ids, self.document.clone(), self.tail, self.room);
+        let prompt = shape(
+            self.ids,
+            self.document.clone(),
+            self.tail,
+            self.max_new_tokens,
+        );
         let read = Read {
             model: self.model,
             ids: self.ids,
             rope: self.rope,
             every_row: false,
         };
-        let mut watch = Told(progress);
+        let mut watch = EventSink(progress);
         let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
         let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (place, cut) in cuts.into_iter().enumerate() {
@@ -311,17 +323,17 @@ impl SharedPrefill<'_> {
                 &mut *cut.policy,
                 &prompt,
                 cut.budget,
-                self.room,
+                self.max_new_tokens,
                 CHUNK,
             )
             .and_then(|own| own.with_cache(cut.cache, &*cut.policy))
             .and_then(|own| {
                 let mut own = own.shared();
-                place_on_card(self.model, &mut own, None)?;
+                place_on_gpu(self.model, &mut own, None)?;
                 Ok(own)
             });
             results.push(match own {
-                Ok(own) if own.reads_alone() => {
+                Ok(own) if own.needs_own_reading() => {
                     let mut alone = [cut];
                     let outcome = read_and_cut(
                         read,
@@ -381,26 +393,26 @@ fn read_and_cut(
     let mut selecting = vec![Duration::ZERO; cuts.len()];
     // What was spent on selecting by all of them: measuring once though several asked.
     let mut spent = Duration::ZERO;
-    let mut tally = Tally::new(&sizes[0], read.model, read.rope);
+    let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
     let (mut surveyed, mut repeated) = (None, None);
-    if sizes[0].surveys {
+    if sizes[0].has_score_pass {
         let started = Instant::now();
-        let mut reader = Reader::new(read, &sizes, prefix, &mut tally)?;
+        let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
         for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
             reader.read(layer, watch, stop)?;
             if let LayerKeeps::Cut(own) = keeps {
-                reader.survey((layer, own), &mut *cuts[0].policy, stop)?;
+                reader.score_pass((layer, own), &mut *cuts[0].policy, stop)?;
             }
         }
         reader.end();
         surveyed = Some(reader.ledger());
         repeated = reader.into_output()?.1;
-        sizes[0].settle(&mut *cuts[0].policy);
+        sizes[0].allocate_budget(&mut *cuts[0].policy);
         selecting[0] += started.elapsed();
         spent += selecting[0];
     }
 
-    let mut reader = Reader::new(read, &sizes, prefix, &mut tally)?;
+    let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
     for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
         let measuring = reader.read(layer, watch, stop)?;
         let own = match keeps {
@@ -415,7 +427,7 @@ fn read_and_cut(
         };
         let asked = |sizes: &Sizes| {
             let needs = sizes.needs[own];
-            needs.column_sums || needs.future.is_some() || needs.reread.is_some()
+            needs.column_sums || needs.future.is_some() || needs.reconstruction.is_some()
         };
         spent += measuring;
         for (selecting, _) in selecting.iter_mut().zip(&sizes).filter(|(_, s)| asked(s)) {
@@ -437,12 +449,12 @@ fn read_and_cut(
     let reading = match surveyed {
         // The kept rows are of the second reading.
         Some(first) => MemoryLedger {
-            card: first.card.max(last.card),
+            gpu: first.gpu.max(last.gpu),
             ..first
         },
         None => last,
     };
-    let mut on_card = reader.take_cache();
+    let mut on_gpu = reader.take_cache();
     let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
@@ -458,7 +470,7 @@ fn read_and_cut(
                 reassigned: sizes.positions == Positions::Reassigned,
                 widest: sizes.max_capacity,
                 kind: sizes.cache,
-                on_card: on_card.take(),
+                on_gpu: on_gpu.take(),
             };
             PrefillOutcome {
                 ledger: MemoryLedger {
@@ -466,8 +478,8 @@ fn read_and_cut(
                     vocabulary: read.model.vocabulary_bytes(),
                     prompt: MemoryLedger::prompt_bytes(n),
                     rope: read.rope.bytes(),
-                    kept_rows: cache.allocated_bytes() - cache.bytes_on_card(),
-                    kept_on_card: cache.bytes_on_card(),
+                    kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
+                    kept_on_gpu: cache.bytes_on_gpu(),
                     tables: cache.table_bytes() + cut.policy.bytes(),
                     decode: 0,
                     ..reading

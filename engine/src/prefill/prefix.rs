@@ -10,15 +10,15 @@
 //! first question and a later one compute the same of the same rows. Nothing that goes wrong with a vault costs an answer: it is
 //! noted, and the document is read.
 
-mod foreseen;
-mod wanted;
+mod estimated;
+mod request;
 mod writing;
 
 use kept_kernels::{PackedRows, Stop};
 use kept_models::Model;
-use kept_policies::{Future, PromptShape, ScoresAlone};
+use kept_policies::{Future, PromptShape, ScoreCacheKey};
 
-use super::card::carrying_bytes;
+use super::gpu::transfer_bytes;
 use super::reader::Read;
 use crate::observe::Measured;
 use crate::shape::head_shape;
@@ -28,7 +28,7 @@ use crate::vault::{
     VaultError, VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
 };
 
-use wanted::Wanted;
+use request::MeasurementRequest;
 pub(super) use writing::Learned;
 
 /// Whether `model` could have left `vault`.
@@ -104,7 +104,7 @@ impl Prefix {
         if end < FEW_SHARED {
             return prefix;
         }
-        if sizes.thins() {
+        if sizes.drops_tokens() {
             prefix.notes.push(
                 "this method drops tokens as it reads, so the document's vault is neither used nor made"
                     .to_owned(),
@@ -115,7 +115,7 @@ impl Prefix {
         let ids = &read.ids[..end];
         let key = VaultKey::new(access.model, read.rope, ids, kind);
         prefix.stand_at(end, kind, read.model);
-        let wanted = Wanted::of(sizes, prompt);
+        let request = MeasurementRequest::of(sizes, prompt);
         if !access.anew {
             match access.vaults.folder.find(&key, ids) {
                 Ok(Some(vault)) if !is_of(&vault, read.model) => {
@@ -128,13 +128,13 @@ impl Prefix {
                 }
                 Ok(Some(vault)) => {
                     access.vaults.folder.used(&vault);
-                    prefix.use_vault(vault, ids, &wanted, prompt);
+                    prefix.use_vault(vault, ids, &request, prompt);
                 }
                 Ok(None) => {}
                 Err(error) => prefix.note_unread(&error),
             }
         }
-        if let Some(shape) = prefix.learns(read.model, &wanted) {
+        if let Some(shape) = prefix.learns(read.model, &request) {
             let (folder, model) = (access.vaults.folder, read.model.name());
             match folder.begin(&key, access.document, model, shape) {
                 Ok(writer) => prefix.writer = Some(writer),
@@ -158,17 +158,23 @@ impl Prefix {
         sizes.begin_behind(self.known, self.buffers, self.knows_repetition());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
-        sizes.may_bring_ahead(self.bytes_ahead());
+        sizes.may_prefetch(self.prefetch_bytes());
         sizes
     }
 
     /// How far `vault` serves.
-    fn use_vault(&mut self, vault: Vault, ids: &[u32], wanted: &Wanted, prompt: &PromptShape) {
+    fn use_vault(
+        &mut self,
+        vault: Vault,
+        ids: &[u32],
+        request: &MeasurementRequest,
+        prompt: &PromptShape,
+    ) {
         let shape = vault.shape();
         let mut known = shared(vault.ids(), ids);
         self.same = known == ids.len() && shape.tokens == known;
         // A window that reaches further back than queries are stored has these tokens read again.
-        let from = prompt.tokens - wanted.query_rows;
+        let from = prompt.tokens - request.query_rows;
         if from < known && from < shape.tokens - shape.queries {
             known = from;
         }
@@ -185,7 +191,7 @@ impl Prefix {
         // Sums over tokens go on where they are of all tokens that are used; a repetition and scores are those of one document.
         let holds = |m: &&Measurement| shape.measurements.contains(m);
         let (own, sums): (Vec<Measurement>, Vec<Measurement>) =
-            (wanted.measurements.iter()).partition(|m| m.is_of_one_document());
+            (request.measurements.iter()).partition(|m| m.is_of_one_document());
         self.taken
             .extend(own.iter().filter(holds).filter(|_| self.same));
         if known == shape.tokens && sums.iter().all(|m| holds(&m)) {
@@ -214,11 +220,11 @@ impl Prefix {
     }
 
     /// The shape of the vault that this reading can leave, if it learns anything.
-    fn learns(&self, model: &Model, wanted: &Wanted) -> Option<VaultShape> {
+    fn learns(&self, model: &Model, request: &MeasurementRequest) -> Option<VaultShape> {
         let old = self.vault.as_ref().map(Vault::shape);
         let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
         let mut measurements: Vec<Measurement> = of_same.cloned().unwrap_or_default();
-        let new = wanted.everywhere.iter();
+        let new = request.everywhere.iter();
         let new = new.filter(|m| !measurements.contains(m)).copied();
         let new: Vec<Measurement> = new.collect();
         // Scores alone are not worth a copy of all rows: these give them again.
@@ -257,7 +263,7 @@ impl Prefix {
         self.known
     }
 
-    /// Whether the document's repetition for `reread` need not be read.
+    /// Whether the document's repetition for `reconstruction` need not be read.
     pub(super) fn knows_repetition(&self) -> bool {
         self.taken.iter().any(|m| m.is_repetition())
     }
@@ -277,7 +283,7 @@ impl Prefix {
     /// Whether a layer's weights are rearranged for many rows.
     pub(super) fn rearranges(&self, sizes: &Sizes) -> bool {
         let rest = sizes.tokens - self.tokens;
-        self.known < self.tokens || sizes.rereading.is_some() || rest > FEW_ROWS
+        self.known < self.tokens || sizes.reconstruction_plan.is_some() || rest > FEW_ROWS
     }
 
     /// What a person should know.
@@ -308,7 +314,7 @@ impl Prefix {
         let scores = usize::from(self.has_scores_with(left)) * head_shape(model).kv_heads;
         self.vault.as_ref().map_or(0, reading)
             + left.map_or(0, writing)
-            + (self.kind).map_or(0, |kind| carrying_bytes(model, kind, sizes.chunk))
+            + (self.kind).map_or(0, |kind| transfer_bytes(model, kind, sizes.chunk))
             + (scores * sizes.tokens * size_of::<f32>()) as u64
     }
 
@@ -359,9 +365,9 @@ impl Prefix {
 
     /// Bytes of the packed rows of its largest layer, where nothing is wanted of the vault but rows and numbers: these may then come
     /// while something else is done, from the vault that [`Prefix::lend`] gives. 0 otherwise.
-    pub(super) fn bytes_ahead(&self) -> usize {
-        let alone = self.known > 0 && self.writer.is_none();
-        let shape = self.shape.as_ref().filter(|_| alone);
+    pub(super) fn prefetch_bytes(&self) -> usize {
+        let score_cache = self.known > 0 && self.writer.is_none();
+        let shape = self.shape.as_ref().filter(|_| score_cache);
         shape.map_or(0, |shape| {
             let layers = 0..shape.windows.len();
             let rows = layers.map(|layer| 2 * shape.heads.kv_heads * shape.head_bytes(layer));
@@ -421,9 +427,14 @@ impl Prefix {
     }
 
     /// Writes the scores of the document into `scores [kv_heads, n]`, 0 behind it, and says whether there are any.
-    pub(super) fn fill_scores(&self, alone: ScoresAlone, scores: &mut [f32], n: usize) -> bool {
-        let wanted = Measurement::of_scores(alone);
-        let stored = self.taken.contains(&wanted).then(|| self.stored(wanted));
+    pub(super) fn fill_scores(
+        &self,
+        score_cache: ScoreCacheKey,
+        scores: &mut [f32],
+        n: usize,
+    ) -> bool {
+        let request = Measurement::of_scores(score_cache);
+        let stored = self.taken.contains(&request).then(|| self.stored(request));
         let Some(stored) = stored.flatten() else {
             return false;
         };
@@ -462,20 +473,20 @@ struct Both<'a> {
 }
 
 impl VaultRows for Both<'_> {
-    fn room(&mut self) -> Option<&mut [u8]> {
+    fn space(&mut self) -> Option<&mut [u8]> {
         match self.stop.is_requested() {
             true => None,
-            false => self.rows.room(),
+            false => self.rows.space(),
         }
     }
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {
         if let Some(writer) = &mut self.writer
-            && let Some(room) = self.rows.room()
+            && let Some(space) = self.rows.space()
         {
             for run in runs {
                 if self.outcome.is_ok() {
-                    let packed = &room[run.at.clone()];
+                    let packed = &space[run.at.clone()];
                     self.outcome = writer.packed((run.of, run.head), run.first, packed);
                 }
             }

@@ -6,21 +6,21 @@ mod cut;
 
 use std::time::{Duration, Instant};
 
-use kept_cuda::CardCache;
+use kept_cuda::GpuCache;
 use kept_kernels::{HeadShape, RowStore, Stop};
-use kept_models::{CardModel, Model, RopeTable};
-use kept_policies::{Ramp, Window};
+use kept_models::{GpuModel, Model, RopeTable};
+use kept_policies::{WeightedWindow, Window};
 
 use super::Repeated;
-use super::card::CardReading;
+use super::gpu::GpuReading;
 use super::prefix::{FEW_ROWS, Learned, Prefix};
-use super::repetition::{Repetition, Wanted};
+use super::progress::ReadingProgress;
+use super::reconstruction::{ReconstructionPass, RowsNeeded};
 use super::scratch::Scratch;
-use super::tally::Tally;
-use super::thinning::Alive;
+use super::token_dropping::SurvivingTokens;
+use crate::gathered_rope::GatheredRope;
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
-use crate::turns::Turns;
 use crate::vault::HostRows;
 use crate::{EngineError, MemoryLedger, Watch};
 
@@ -40,16 +40,16 @@ pub(super) struct Reader<'a> {
     /// One for each method. Where tokens are dropped on the way or the document is repeated, there is one only.
     sizes: &'a [Sizes],
     heads: HeadShape,
-    /// `[entering, width]`: of the tokens that enter the layer.
+    /// `[layer_input_tokens, width]`: of the tokens that enter the layer.
     residual: Vec<f32>,
     /// Rows of it, wherever it is.
     entered: usize,
     /// Which these are.
-    alive: Alive,
+    alive: SurvivingTokens,
     /// `[chunk]`: rotations, where rows are not positions.
-    turns: Option<Turns>,
+    gathered_rope: Option<GatheredRope>,
     /// The second stream, where the method asks for it.
-    repetition: Option<Repetition<'a>>,
+    reconstruction: Option<ReconstructionPass<'a>>,
     /// `[kv_heads, n]`: its scores, or a method's, where the vault has them or is to have them.
     known_scores: Vec<f32>,
     /// Whether these are the method's, of this layer.
@@ -57,8 +57,8 @@ pub(super) struct Reader<'a> {
     /// What comes from the vault and goes there.
     prefix: &'a mut Prefix,
     scratch: Scratch,
-    /// On a graphics card the layer itself, in place of `residual` and of most of `scratch`.
-    card: Option<CardReading<'a>>,
+    /// On a GPU the layer itself, in place of `residual` and of most of `scratch`.
+    gpu: Option<GpuReading<'a>>,
     /// Whether all rows of this layer are on the host.
     whole: bool,
     /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
@@ -67,10 +67,10 @@ pub(super) struct Reader<'a> {
     attended: usize,
     /// Keys before RoPE, for one of several methods that looks at them so: the others need them as they are.
     raw_keys: Option<RowStore>,
-    tally: &'a mut Tally,
+    progress: &'a mut ReadingProgress,
     /// Bytes of the largest layer's pass so far.
     largest_pass: u64,
-    /// Bytes on the card for the second stream.
+    /// Bytes on the GPU for the second stream.
     staged: u64,
 }
 
@@ -88,23 +88,23 @@ struct Asked {
 #[derive(Default)]
 struct Held {
     window: Option<Window>,
-    ramp: Option<Ramp>,
-    below: Option<usize>,
+    weighted_window: Option<WeightedWindow>,
+    low_attention: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
     /// Everything is allocated here. `sizes` has an entry for each method that will cut.
     ///
     /// # Errors
-    /// [`EngineError::Card`] when a graphics card has too little memory.
+    /// [`EngineError::Gpu`] when a GPU has too little memory.
     pub(super) fn new(
         of: Read<'a>,
         sizes: &'a [Sizes],
         prefix: &'a mut Prefix,
-        tally: &'a mut Tally,
+        progress: &'a mut ReadingProgress,
     ) -> Result<Self, EngineError> {
         assert!(
-            sizes.len() == 1 || !sizes.iter().any(Sizes::reads_alone),
+            sizes.len() == 1 || !sizes.iter().any(Sizes::needs_own_reading),
             "a method that reads in its own way shares no reading"
         );
         let Read {
@@ -117,16 +117,16 @@ impl<'a> Reader<'a> {
             true => vec![0.0; heads.kv_heads * ids.len()],
             false => Vec::new(),
         };
-        let repetition = (first.rereading.as_ref())
-            .map(|plan| Repetition::new(model, ids, rope, first, plan, heads));
-        let mut card = (model.card())
-            .map(|card| CardReading::new(card, model, rope, sizes))
+        let reconstruction = (first.reconstruction_plan.as_ref())
+            .map(|plan| ReconstructionPass::new(model, ids, rope, first, plan, heads));
+        let mut gpu = (model.gpu())
+            .map(|gpu| GpuReading::new(gpu, model, rope, sizes))
             .transpose()?;
-        if let Some(card) = &mut card {
-            card.write_residual(&std::mem::take(&mut residual))?;
+        if let Some(gpu) = &mut gpu {
+            gpu.write_residual(&std::mem::take(&mut residual))?;
         }
-        let staged = match (model.card(), &first.rereading) {
-            (Some(card), Some(plan)) => Repetition::card_bytes(card, model, first, plan)?,
+        let staged = match (model.gpu(), &first.reconstruction_plan) {
+            (Some(gpu), Some(plan)) => ReconstructionPass::gpu_bytes(gpu, model, first, plan)?,
             _ => 0,
         };
         Ok(Self {
@@ -135,19 +135,21 @@ impl<'a> Reader<'a> {
             heads,
             entered: first.residual() / model.config().width,
             residual,
-            alive: Alive::default(),
-            turns: first.thins().then(|| Turns::new(rope, first.chunk)),
-            repetition,
+            alive: SurvivingTokens::default(),
+            gathered_rope: first
+                .drops_tokens()
+                .then(|| GatheredRope::new(rope, first.chunk)),
+            reconstruction,
             known_scores,
             scored: false,
             prefix,
             scratch: Scratch::new(sizes, heads),
-            whole: card.is_none(),
-            card,
+            whole: gpu.is_none(),
+            gpu,
             held: Held::default(),
             attended: 0,
             raw_keys: None,
-            tally,
+            progress,
             largest_pass: 0,
             staged,
         })
@@ -176,7 +178,7 @@ impl<'a> Reader<'a> {
             window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
             last_layer: layer + 1 == sizes.keeps.len(),
         };
-        let reread = needs().any(|needs| needs.reread.is_some());
+        let scored = needs().any(|needs| needs.reconstruction.is_some());
         let scratch = &mut self.scratch;
         scratch.measured.start(
             self.heads,
@@ -184,7 +186,7 @@ impl<'a> Reader<'a> {
         );
         scratch.window_queries.clear();
         self.held = Held::default();
-        self.whole = self.card.is_none();
+        self.whole = self.gpu.is_none();
         if asked.column_sums {
             scratch.column_sums.clear();
             scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
@@ -195,14 +197,14 @@ impl<'a> Reader<'a> {
         let mut measuring = Duration::ZERO;
         // Its weights are rearranged for many rows, if there are any.
         let mut pass = None;
-        let at_once = chunk.min(match self.repetition {
+        let at_once = chunk.min(match self.reconstruction {
             Some(_) => prefix,
             None => prefix.saturating_sub(known),
         });
         for first in (known..prefix).step_by(chunk) {
             let rows = first..prefix.min(first + chunk);
-            if self.card.is_some() {
-                self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+            if self.gpu.is_some() {
+                self.read_chunk_on_gpu(layer, rows, &asked, watch, stop)?;
                 continue;
             }
             let pass = match &mut pass {
@@ -212,25 +214,25 @@ impl<'a> Reader<'a> {
             measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
         }
         self.bring_query_sums(&(known.min(prefix)..prefix))?;
-        if self.repetition.is_some() {
+        if self.reconstruction.is_some() {
             self.bring(prefix)?;
         }
-        if self.repetition.is_some() || self.prefix.writes() {
+        if self.reconstruction.is_some() || self.prefix.writes() {
             self.bring_column_sums()?;
         }
-        if let Some(repetition) = &mut self.repetition {
+        if let Some(reconstruction) = &mut self.reconstruction {
             let pass = match &mut pass {
                 Some(pass) => pass,
                 none => none.insert(model.layer_pass(layer, at_once)?),
             };
             let started = Instant::now();
-            let wanted = Wanted {
-                scores: reread,
+            let wanted = RowsNeeded {
+                scores: scored,
                 outputs: !asked.last_layer || self.of.every_row,
             };
-            let mut told = |rows| self.tally.passed(rows, watch);
+            let mut told = |rows| self.progress.passed(rows, watch);
             let scratch = &mut self.scratch;
-            repetition.read((layer, pass), scratch, wanted, chunk, stop, &mut told)?;
+            reconstruction.read((layer, pass), scratch, wanted, chunk, stop, &mut told)?;
             measuring += started.elapsed();
         }
         self.end_prefix(layer, n, stop);
@@ -238,10 +240,10 @@ impl<'a> Reader<'a> {
         self.largest_pass = self.largest_pass.max(tiles);
 
         let rest = n - prefix;
-        if self.card.is_some() {
+        if self.gpu.is_some() {
             for first in (prefix..n).step_by(chunk) {
                 let rows = first..n.min(first + chunk);
-                self.read_chunk_on_card(layer, rows, &asked, watch, stop)?;
+                self.read_chunk_on_gpu(layer, rows, &asked, watch, stop)?;
             }
             self.bring_query_sums(&(prefix..n))?;
             self.bring_column_sums()?;
@@ -264,11 +266,11 @@ impl<'a> Reader<'a> {
     fn fill_known(&mut self, layer: usize, asked: &Asked, stop: &Stop) -> Result<(), EngineError> {
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
-        match &mut self.card {
-            Some(card) => match card.brought()? {
+        match &mut self.gpu {
+            Some(gpu) => match gpu.brought()? {
                 Some((vault, numbers)) => prefix.begin_brought(vault, numbers),
                 None => {
-                    let mut rows = card.known_rows();
+                    let mut rows = gpu.known_rows();
                     prefix.begin_layer(layer, &mut rows, stop)?;
                     rows.outcome?;
                 }
@@ -277,7 +279,7 @@ impl<'a> Reader<'a> {
                 let mut rows = HostRows {
                     keys: &mut scratch.keys,
                     values: &mut scratch.values,
-                    room: &mut scratch.packed,
+                    space: &mut scratch.packed,
                 };
                 prefix.begin_layer(layer, &mut rows, stop)?;
             }
@@ -293,20 +295,20 @@ impl<'a> Reader<'a> {
         if prefix.knows_repetition() {
             prefix.fill_repetition(&mut self.known_scores, asked.n);
         }
-        if let Some(alone) = self.sizes[0].needs_in(layer).alone {
-            self.scored = prefix.fill_scores(alone, &mut self.known_scores, asked.n);
+        if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
+            self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, asked.n);
         }
-        if let Some(card) = &mut self.card {
+        if let Some(gpu) = &mut self.gpu {
             let sums = match asked.column_sums {
                 true => scratch.column_sums.as_slice(),
                 false => &[],
             };
-            card.begin(sums, &scratch.window_queries)?;
-            if card.goes_ahead()
+            gpu.begin(sums, &scratch.window_queries)?;
+            if gpu.prefetches()
                 && layer + 1 < self.sizes[0].keeps.len()
                 && let Some(vault) = prefix.lend()
             {
-                card.bring_ahead((vault, layer + 1, prefix.known()))?;
+                gpu.start_prefetch((vault, layer + 1, prefix.known()))?;
             }
         }
         Ok(())
@@ -316,12 +318,12 @@ impl<'a> Reader<'a> {
     fn end_prefix(&mut self, layer: usize, n: usize, stop: &Stop) {
         let scratch = &self.scratch;
         let learned = Learned {
-            // A card left them chunk by chunk.
-            rows: (self.card.is_none()).then_some((&scratch.keys, &scratch.values)),
+            // A GPU left them chunk by chunk.
+            rows: (self.gpu.is_none()).then_some((&scratch.keys, &scratch.values)),
             tokens: n,
             column_sums: &scratch.column_sums,
             measured: &scratch.measured,
-            repetition: (self.repetition.as_ref()).map_or(&[], |r| r.scores.as_slice()),
+            reconstruction: (self.reconstruction.as_ref()).map_or(&[], |r| r.scores.as_slice()),
         };
         self.prefix.end_layer(layer, &learned, stop);
     }
@@ -329,26 +331,26 @@ impl<'a> Reader<'a> {
     /// What reading itself holds.
     pub(super) fn ledger(&self) -> MemoryLedger {
         let scratch = &self.scratch;
-        let repetition = self.repetition.as_ref();
-        let own = repetition.map_or(0, Repetition::store_bytes);
+        let reconstruction = self.reconstruction.as_ref();
+        let own = reconstruction.map_or(0, ReconstructionPass::store_bytes);
         let raw_keys = self.raw_keys.as_ref().map_or(0, RowStore::bytes);
         // As it was made: a stream that was thinned still stands in the memory it began in.
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
-        let weights = self.of.model.card().map_or(0, CardModel::bytes);
+        let weights = self.of.model.gpu().map_or(0, GpuModel::bytes);
         MemoryLedger {
-            card: weights + self.card.as_ref().map_or(0, CardReading::bytes) + self.staged,
+            gpu: weights + self.gpu.as_ref().map_or(0, GpuReading::bytes) + self.staged,
             layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
             layer_kv: (scratch.keys.bytes() + scratch.values.bytes() + raw_keys) as u64 + own,
-            residual: residual + repetition.map_or(0, Repetition::residual_bytes),
+            residual: residual + reconstruction.map_or(0, ReconstructionPass::residual_bytes),
             activations: scratch.bytes() + self.largest_pass,
             vault: self.prefix.buffer_bytes(),
             ..MemoryLedger::default()
         }
     }
 
-    /// The kept rows of all layers, where they stayed on the card.
-    pub(super) fn take_cache(&mut self) -> Option<CardCache> {
-        self.card.as_mut().and_then(CardReading::take_cache)
+    /// The kept rows of all layers, where they stayed on the GPU.
+    pub(super) fn take_cache(&mut self) -> Option<GpuCache> {
+        self.gpu.as_mut().and_then(GpuReading::take_cache)
     }
 
     /// The last layer has been read: the document's vault is complete.
@@ -360,21 +362,21 @@ impl<'a> Reader<'a> {
     /// repetition, likewise.
     ///
     /// # Errors
-    /// [`EngineError::Card`].
+    /// [`EngineError::Gpu`].
     pub(super) fn into_output(mut self) -> Result<(Vec<f32>, Option<Repeated>), EngineError> {
         let width = self.of.model.config().width;
         let last = self.entered - 1..self.entered;
-        let hidden = match (&mut self.card, self.of.every_row) {
-            (Some(card), true) => card.bring_residual(0..self.entered)?,
-            (Some(card), false) => card.bring_residual(last)?,
+        let hidden = match (&mut self.gpu, self.of.every_row) {
+            (Some(gpu), true) => gpu.bring_residual(0..self.entered)?,
+            (Some(gpu), false) => gpu.bring_residual(last)?,
             (None, true) => self.residual,
             (None, false) => self.residual[self.residual.len() - width..].to_vec(),
         };
         let plan = self.sizes[0]
-            .rereading
+            .reconstruction_plan
             .as_ref()
             .filter(|_| self.of.every_row);
-        let repeated = plan.zip(self.repetition).map(|(plan, rows)| Repeated {
+        let repeated = plan.zip(self.reconstruction).map(|(plan, rows)| Repeated {
             segments: plan.segments().collect(),
             ids: plan.ids(self.of.ids),
             hidden: rows.into_residual(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::vault::VaultUse;
-use crate::{Chosen, Finish, Fit, GraphicsCard, MemoryNow};
+use crate::{Chosen, Finish, Fit, Gpu, MemoryNow};
 
 /// A method as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,19 +75,19 @@ pub struct ModelFacts {
     /// Whether its chat template has a switch for thinking before the answer.
     #[serde(default)]
     pub can_think: bool,
-    /// What computes, in words: `the processor`, or a graphics card's name.
+    /// What computes, in words: `the processor`, or a GPU's name.
     #[serde(default)]
     pub computes_on: String,
-    /// Why that is the processor, where a graphics card was looked for: one sentence.
+    /// Why that is the processor, where a GPU was looked for: one sentence.
     #[serde(default)]
     pub why_processor: Option<String>,
 }
 
-/// The graphics cards of a computer, as `kept-worker --cards` says them in a line.
+/// The GPUs of a computer, as `kept-worker --gpus` says them in a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cards {
+pub struct Gpus {
     /// Those that can be used.
-    pub cards: Vec<GraphicsCard>,
+    pub gpus: Vec<Gpu>,
     /// Why there is none: one sentence.
     pub why_none: Option<String>,
 }

@@ -9,8 +9,8 @@ mod message;
 mod path;
 
 pub use facts::{
-    AnswerFacts, Cards, DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo,
-    ParameterFacts, PartInfo, SourceInfo,
+    AnswerFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
+    PartInfo, SourceInfo,
 };
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,

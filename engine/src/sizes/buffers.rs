@@ -2,35 +2,35 @@
 
 use kept_kernels::CacheType;
 use kept_models::{LayerPass, Model};
-use kept_policies::{Needs, Positions, Spread};
+use kept_policies::{Needs, Positions, ValueMerge};
 
 use super::{Sizes, kept_bytes, places_bytes};
 use crate::MemoryLedger;
 use crate::classes::Classes;
+use crate::gathered_rope::GatheredRope;
 use crate::observe::QueryMoments;
-use crate::prefill::Repetition;
+use crate::prefill::ReconstructionPass;
 use crate::shape::heads_of;
-use crate::turns::Turns;
 
 impl Sizes {
-    /// Floats of `[rows, width]`: the residual stream of the repetition.
+    /// Floats of `[rows, width]`: the residual stream of the reconstruction.
     pub(crate) fn repetition_residual(&self) -> usize {
         self.repeated() * self.width
     }
 
-    /// Floats of the scratch of the repetition, of the rotations of thinned rows, of what a survey leaves with its method, and of what
+    /// Floats of the scratch of the reconstruction, of the rotations of thinned rows, of what a survey leaves with its method, and of what
     /// a method works with while it chooses.
     pub(crate) fn beside(&self) -> usize {
-        let repetition = self.rereading.as_ref().map_or(0, |plan| {
-            Repetition::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
+        let reconstruction = self.reconstruction_plan.as_ref().map_or(0, |plan| {
+            ReconstructionPass::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
         });
-        let turns = match self.thins() {
-            true => Turns::floats(self.chunk, self.pairs),
+        let rotations = match self.drops_tokens() {
+            true => GatheredRope::floats(self.chunk, self.pairs),
             false => 0,
         };
         let heads = self.shape.kv_heads * self.tokens;
         // A score and a rank each; a rank is two floats.
-        let surveyed = match self.surveys {
+        let surveyed = match self.has_score_pass {
             true => 3 * self.shape.layers * heads,
             false => 0,
         };
@@ -39,20 +39,20 @@ impl Sizes {
         let merges = self.tables.iter().any(Option::is_some);
         let of_token = match self.needs.iter().any(|needs| *needs != Needs::default()) {
             true if merges => 8,
-            true if self.spreads => 4 + size_of::<Spread>() / size_of::<f32>(),
+            true if self.value_merges => 4 + size_of::<ValueMerge>() / size_of::<f32>(),
             true => 4,
             false => 0,
         };
-        repetition + turns + surveyed + of_token * heads + self.left_by_card()
+        reconstruction + rotations + surveyed + of_token * heads + self.left_by_gpu()
     }
 
-    /// Floats of what comes from a card in place of the values that a layer's evicted tokens leave to kept ones: of each gap between these.
-    fn left_by_card(&self) -> usize {
+    /// Floats of what comes from a GPU in place of the values that a layer's evicted tokens leave to kept ones: of each gap between these.
+    fn left_by_gpu(&self) -> usize {
         let gaps = self.rows.iter().map(|rows| {
             let kept = self.tokens.min(*rows);
             kept.min(self.tokens - kept)
         });
-        match self.spreads && self.on_card {
+        match self.value_merges && self.on_gpu {
             true => gaps.max().unwrap_or(0) * self.shape.kv_heads * self.shape.head_dim,
             false => 0,
         }
@@ -82,9 +82,17 @@ impl Sizes {
     /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
     pub(crate) fn measured(&self) -> usize {
         let (n, shape) = (self.tokens, &self.shape);
-        let ramp = usize::from(self.needs.iter().any(|needs| needs.ramp.is_some()));
-        let below = self.needs.iter().filter_map(|needs| needs.below).max();
-        let below = below.map_or(0, |rows| {
+        let weighted_window = usize::from(
+            self.needs
+                .iter()
+                .any(|needs| needs.weighted_window.is_some()),
+        );
+        let low_attention = self
+            .needs
+            .iter()
+            .filter_map(|needs| needs.low_attention)
+            .max();
+        let low_attention = low_attention.map_or(0, |rows| {
             let words = rows.div_ceil(u64::BITS as usize);
             n * shape.kv_heads * words * 2
         });
@@ -92,7 +100,7 @@ impl Sizes {
         let future = future
             .map(|f| QueryMoments::floats(heads_of(shape), f.covariance))
             .max();
-        ramp * n * shape.q_heads + below + future.unwrap_or(0)
+        weighted_window * n * shape.q_heads + low_attention + future.unwrap_or(0)
     }
 
     /// Floats of `[q_heads, n]`: what a window sees.
@@ -113,8 +121,9 @@ impl Sizes {
 
     /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see or the last ones do is asked for.
     pub(crate) fn log_sum_exp(&self) -> usize {
-        let asked =
-            |needs: &Needs| needs.column_sums || needs.window.is_some() || needs.ramp.is_some();
+        let asked = |needs: &Needs| {
+            needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
+        };
         match self.needs.iter().any(asked) {
             true => self.shape.q_heads * self.chunk,
             false => 0,
@@ -157,12 +166,14 @@ impl Sizes {
         let kept = layers.map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
         let kept: usize = kept.sum::<usize>() * self.shape.kv_heads;
         let rings = model.config().windows();
-        let ring_slots: usize = rings.map(|w| w.min(self.tokens + self.room)).sum();
+        let ring_slots: usize = rings
+            .map(|w| w.min(self.tokens + self.max_new_tokens))
+            .sum();
         let ring_row = kept_bytes(0, 1, head_dim, cache);
         let ring_slots = ring_slots * self.shape.kv_heads;
         let rows = (kept + ring_slots * ring_row) as u64;
-        let books = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
-        let (here, there) = match self.rows_on_card {
+        let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
+        let (here, there) = match self.rows_on_gpu {
             true => (0, rows),
             false => (rows, 0),
         };
@@ -175,7 +186,8 @@ impl Sizes {
             + self.measured()
             + self.gathered()
             + self.beside();
-        let own = (self.rereading.as_ref()).map_or(0, |plan| Repetition::rows(plan, self.tokens));
+        let own = (self.reconstruction_plan.as_ref())
+            .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens));
         let kv_heads = self.shape.kv_heads;
         let tables = self.tables.iter().zip(&self.capacities);
         let tables = tables.filter_map(|(table, capacity)| {
@@ -192,10 +204,10 @@ impl Sizes {
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.rows_at_once()),
             vault: self.vault,
             rope: 0,
-            kept_rows: here + books,
-            kept_on_card: there,
+            kept_rows: here + slot_table,
+            kept_on_gpu: there,
             decode: 0,
-            card: 0,
+            gpu: 0,
         }
     }
 

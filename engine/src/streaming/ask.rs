@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// The plan for reading `prompt` in streaming under `policy`, with `room` for an answer. Of a share of the text that comes to more rows
+    /// The plan for reading `prompt` in streaming under `policy`, with `max_new_tokens` for an answer. Of a share of the text that comes to more rows
     /// than the window has room for, as many as fit.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Engine {
         policy: &mut dyn Policy,
         budget: Option<Budget>,
         prompt: &PromptShape,
-        room: usize,
+        max_new_tokens: usize,
     ) -> Result<StreamPlan, EngineError> {
         let rows = match budget {
             None => None,
@@ -52,7 +52,7 @@ impl Engine {
                     Budget::Bytes(bytes) => {
                         let prompted = Prompted {
                             shape: prompt,
-                            room,
+                            max_new_tokens,
                             streams: true,
                             memory: None,
                             vault: None,
@@ -64,11 +64,17 @@ impl Engine {
                 })
             }
         };
-        let plan = StreamPlan::new(self.model(), policy, prompt, rows, room, None);
+        let plan = StreamPlan::new(self.model(), policy, prompt, rows, max_new_tokens, None);
         let plan = match (plan, budget) {
             (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
-                let mut plan =
-                    StreamPlan::new(self.model(), policy, prompt, Some(most), room, None)?;
+                let mut plan = StreamPlan::new(
+                    self.model(),
+                    policy,
+                    prompt,
+                    Some(most),
+                    max_new_tokens,
+                    None,
+                )?;
                 plan.wanted = Some(rows);
                 plan
             }
@@ -89,8 +95,8 @@ impl Engine {
         prompted: &Prompted<'_>,
         text_bytes: u64,
     ) -> Result<(StreamPlan, Option<String>), EngineError> {
-        let (shape, room) = (prompted.shape, prompted.room);
-        let plan = self.stream_plan(policy, budget, shape, room)?;
+        let (shape, max_new_tokens) = (prompted.shape, prompted.max_new_tokens);
+        let plan = self.stream_plan(policy, budget, shape, max_new_tokens)?;
         let Some(memory) = prompted.memory else {
             return Ok((plan.with_vault(prompted.vault.is_some()), None));
         };
@@ -98,7 +104,7 @@ impl Engine {
         let costs = auto::streaming_in_words(method);
         let note = fitted_note(memory, &fitted, shape.tokens, &costs);
         let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
-        let plan = StreamPlan::new(self.model(), policy, shape, rows, room, chunk)?
+        let plan = StreamPlan::new(self.model(), policy, shape, rows, max_new_tokens, chunk)?
             .with_cache(self.cache_type(), policy)?;
         Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
     }
@@ -115,13 +121,13 @@ impl Engine {
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so an answer has whatever room was asked for.
-        let room = ask.max_tokens.min(StreamPlan::MOST_ROOM);
+        let max_new_tokens = ask.max_tokens.min(StreamPlan::MOST_NEW_TOKENS);
         let shape = prompt.shape();
         let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.card_note());
+        notes.extend(self.gpu_note());
         let prompted = Prompted {
             shape: &shape,
-            room,
+            max_new_tokens,
             streams: true,
             memory: ask.limits.memory,
             vault: ask.vault.map(|vaults| vaults.kind),
@@ -132,7 +138,7 @@ impl Engine {
         chosen.iter().for_each(|note| watch.chosen(note));
         notes.extend(chosen);
         let ledger = MemoryLedger {
-            card: plan.card_bytes(model)?,
+            gpu: plan.gpu_bytes(model)?,
             ..plan.ledger(model)
         };
         let document = prompt.document.end;
@@ -239,7 +245,7 @@ impl Engine {
             policy: &mut *policy,
             sampler,
             rope: &rope,
-            room,
+            max_new_tokens,
             stop,
         };
         self.write_answer(read, answering, watch)

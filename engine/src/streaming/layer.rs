@@ -47,7 +47,7 @@ struct Head {
 }
 
 /// All buffers of one chunk in one layer, made once.
-pub(super) struct Desk {
+pub(super) struct ChunkScratch {
     shape: HeadShape,
     looks: bool,
     /// Tokens of this chunk.
@@ -74,7 +74,7 @@ pub(super) struct Desk {
     staged: StagedAttention,
 }
 
-impl Desk {
+impl ChunkScratch {
     pub(super) fn new(plan: &StreamPlan) -> Self {
         let shape = plan.heads;
         let (group, dim) = (shape.group(), shape.head_dim);
@@ -138,13 +138,13 @@ impl Desk {
         policy: &mut dyn Policy,
     ) -> Result<(), EngineError> {
         debug_assert_eq!(self.looks, policy.looks());
-        for (head, desk) in self.heads.iter_mut().enumerate() {
-            desk.live = kept.copy_ranked(head, &mut desk.keys, &mut desk.values);
+        for (head, scratch) in self.heads.iter_mut().enumerate() {
+            scratch.live = kept.copy_ranked(head, &mut scratch.keys, &mut scratch.values);
             if self.looks {
-                desk.places.clear();
+                scratch.places.clear();
                 match kept.classes.is_some() {
-                    true => desk.places.extend_from_slice(kept.attended(head)),
-                    false => kept.ranks_into(head, &mut desk.columns),
+                    true => scratch.places.extend_from_slice(kept.attended(head)),
+                    false => kept.ranks_into(head, &mut scratch.columns),
                 }
             }
         }
@@ -157,12 +157,12 @@ impl Desk {
         chunk: &Chunk<'_>,
         ring: &Ring,
     ) -> Result<(), EngineError> {
-        for (head, desk) in self.heads.iter_mut().enumerate() {
+        for (head, scratch) in self.heads.iter_mut().enumerate() {
             for row in 0..ring.rows {
-                ring.keys.read(head, row, desk.keys.row_mut(0, row));
-                ring.values.read(head, row, desk.values.row_mut(0, row));
+                ring.keys.read(head, row, scratch.keys.row_mut(0, row));
+                ring.values.read(head, row, scratch.values.row_mut(0, row));
             }
-            desk.live = ring.rows;
+            scratch.live = ring.rows;
         }
         self.attend_all(chunk, Some(ring.window()))
     }
@@ -186,24 +186,26 @@ impl Desk {
             true => 0..self.count,
             false => chunk.needed.clone(),
         };
-        for (head, desk) in self.heads.iter_mut().enumerate() {
-            let (live, end) = (desk.live, desk.live + self.count);
+        for (head, scratch) in self.heads.iter_mut().enumerate() {
+            let (live, end) = (scratch.live, scratch.live + self.count);
             for row in 0..self.count {
                 let from = (row * kv_heads + head) * dim;
                 let to = live + row;
-                desk.keys
+                scratch
+                    .keys
                     .row_mut(0, to)
                     .copy_from_slice(&self.k[from..][..dim]);
-                desk.values
+                scratch
+                    .values
                     .row_mut(0, to)
                     .copy_from_slice(&self.v[from..][..dim]);
                 let from = (row * q_heads + head * group) * dim;
-                desk.queries[row * group * dim..][..group * dim]
+                scratch.queries[row * group * dim..][..group * dim]
                     .copy_from_slice(&self.q[from..][..group * dim]);
             }
             if let Some(rope) = chunk.rope {
-                rope.rotate_rows(&mut desk.keys.head_mut(0)[..end * dim], 1, 0);
-                let queries = &mut desk.queries[..self.count * group * dim];
+                rope.rotate_rows(&mut scratch.keys.head_mut(0)[..end * dim], 1, 0);
+                let queries = &mut scratch.queries[..self.count * group * dim];
                 rope.rotate_rows(queries, group, live);
             }
             if needed.is_empty() {
@@ -214,14 +216,14 @@ impl Desk {
                 shape: one,
                 scale: attention_scale(chunk.model),
                 window,
-                queries: &desk.queries[needed.start * width..needed.end * width],
+                queries: &scratch.queries[needed.start * width..needed.end * width],
                 first: live + needed.start,
-                keys: &desk.keys,
-                values: &desk.values,
+                keys: &scratch.keys,
+                values: &scratch.values,
             };
             // The heads' outputs side by side; `scatter` puts them where the layer wants them.
             let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
-            let known = looks.then(|| &mut desk.log_sum_exp[..group * self.count]);
+            let known = looks.then(|| &mut scratch.log_sum_exp[..group * self.count]);
             self.staged
                 .attend(chunk.model, &task, 0..end, out, known, chunk.stop)?;
         }
@@ -279,8 +281,8 @@ impl Desk {
             for row in first..first + count {
                 let position = Pos(chunk.first.0 + row as u32);
                 if self.looks && kept.classes.is_none() {
-                    for (head, desk) in self.heads.iter_mut().enumerate() {
-                        desk.columns[kept.next_slot(head)] = (desk.live + row) as u32;
+                    for (head, scratch) in self.heads.iter_mut().enumerate() {
+                        scratch.columns[kept.next_slot(head)] = (scratch.live + row) as u32;
                     }
                 }
                 let at = row * width..(row + 1) * width;
@@ -331,13 +333,13 @@ impl Desk {
         count: usize,
     ) -> Result<(), EngineError> {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
-        for desk in &mut self.heads {
+        for scratch in &mut self.heads {
             let known = &mut self.known[..group * count];
             for (member, known) in known.chunks_exact_mut(count).enumerate() {
                 let at = member * self.count + first;
-                known.copy_from_slice(&desk.log_sum_exp[at..at + count]);
+                known.copy_from_slice(&scratch.log_sum_exp[at..at + count]);
             }
-            let columns = desk.keys.capacity(0);
+            let columns = scratch.keys.capacity(0);
             let task = LastRows {
                 shape: HeadShape {
                     q_heads: group,
@@ -345,11 +347,11 @@ impl Desk {
                     head_dim: dim,
                 },
                 scale: attention_scale(chunk.model),
-                queries: &desk.queries[first * group * dim..(first + count) * group * dim],
-                keys: &desk.keys,
-                tokens: desk.live + first + count,
+                queries: &scratch.queries[first * group * dim..(first + count) * group * dim],
+                keys: &scratch.keys,
+                tokens: scratch.live + first + count,
             };
-            let seen = &mut desk.seen[..count * group * columns];
+            let seen = &mut scratch.seen[..count * group * columns];
             row_probabilities(&task, known, columns, seen, chunk.stop)?;
         }
         Ok(())
@@ -358,11 +360,11 @@ impl Desk {
     /// `step`: what row `row` of the tile gives every filled slot.
     fn by_slot(&mut self, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
-        for (head, desk) in self.heads.iter().enumerate() {
-            let columns = desk.keys.capacity(0);
-            let slots = &desk.columns[..kept.rows[head]];
+        for (head, scratch) in self.heads.iter().enumerate() {
+            let columns = scratch.keys.capacity(0);
+            let slots = &scratch.columns[..kept.rows[head]];
             for member in 0..group {
-                let seen = &desk.seen[(row * group + member) * columns..][..columns];
+                let seen = &scratch.seen[(row * group + member) * columns..][..columns];
                 let step = &mut self.step[(head * group + member) * self.stride..];
                 for (step, &column) in step.iter_mut().zip(slots) {
                     *step = seen[column as usize];
@@ -375,10 +377,10 @@ impl Desk {
     /// merges looks at the mean of a group. Both lists ascend.
     fn by_entry(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
-        for (head, desk) in self.heads.iter_mut().enumerate() {
-            let columns = desk.keys.capacity(0);
-            let end = desk.live + self.count;
-            let seen = &mut desk.seen[row * group * columns..][..group * columns];
+        for (head, scratch) in self.heads.iter_mut().enumerate() {
+            let columns = scratch.keys.capacity(0);
+            let end = scratch.live + self.count;
+            let seen = &mut scratch.seen[row * group * columns..][..group * columns];
             let (mean, others) = seen.split_at_mut(columns);
             let mean = &mut mean[..end];
             let share = 1.0 / group as f32;
@@ -390,9 +392,9 @@ impl Desk {
             let mut rank = 0;
             for (step, &position) in step.iter_mut().zip(kept.attended(head)) {
                 let column = match position.0.checked_sub(chunk.first.0) {
-                    Some(in_chunk) => desk.live + in_chunk as usize,
+                    Some(in_chunk) => scratch.live + in_chunk as usize,
                     None => {
-                        while desk.places[rank] != position {
+                        while scratch.places[rank] != position {
                             rank += 1;
                         }
                         rank

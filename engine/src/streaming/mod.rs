@@ -32,7 +32,7 @@ use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::LayerKeeps;
 use crate::{EngineError, RetentionMap};
 
-use layer::Desk;
+use layer::ChunkScratch;
 use ring::Ring;
 
 pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint};
@@ -67,7 +67,7 @@ pub struct Stream<'a> {
     rope: &'a RopeTable,
     plan: StreamPlan,
     layers: Vec<StreamLayer>,
-    desk: Desk,
+    scratch: ChunkScratch,
     /// `[stretch, width]`
     residual: Vec<f32>,
     /// Tokens read so far.
@@ -108,7 +108,7 @@ impl<'a> Stream<'a> {
         };
         Self {
             layers: plan.keeps.iter().map(own).collect(),
-            desk: Desk::new(&plan),
+            scratch: ChunkScratch::new(&plan),
             residual: Vec::with_capacity(plan.stretch * model.config().width),
             seen: 0,
             every_row: false,
@@ -181,17 +181,17 @@ impl<'a> Stream<'a> {
                     needed,
                     stop,
                 };
-                self.desk.project(&mut pass, (&*rows, count), stop)?;
+                self.scratch.project(&mut pass, (&*rows, count), stop)?;
                 match &mut self.layers[layer] {
                     StreamLayer::Cut(own, kept) => {
-                        self.desk.attend(&chunk, kept, &mut *self.policy)?;
-                        self.desk.finish(&chunk, &mut pass, rows)?;
-                        self.desk.replay(&chunk, *own, kept, &mut *self.policy)?;
+                        self.scratch.attend(&chunk, kept, &mut *self.policy)?;
+                        self.scratch.finish(&chunk, &mut pass, rows)?;
+                        self.scratch.replay(&chunk, *own, kept, &mut *self.policy)?;
                     }
                     StreamLayer::Ring(ring) => {
-                        self.desk.attend_ring(&chunk, ring)?;
-                        self.desk.finish(&chunk, &mut pass, rows)?;
-                        self.desk.slide(ring);
+                        self.scratch.attend_ring(&chunk, ring)?;
+                        self.scratch.finish(&chunk, &mut pass, rows)?;
+                        self.scratch.slide(ring);
                     }
                 }
                 passed(count, self);
@@ -232,7 +232,7 @@ impl<'a> Stream<'a> {
                 }
                 StreamLayer::Ring(ring) => {
                     map.push_window(ring.window());
-                    ring.into_layer(n, longest, plan.room, self.rope.of_layer(layer))
+                    ring.into_layer(n, longest, plan.max_new_tokens, self.rope.of_layer(layer))
                 }
             });
         }
@@ -244,7 +244,7 @@ impl<'a> Stream<'a> {
                 reassigned: true,
                 widest: plan.widest(),
                 kind: plan.cache,
-                on_card: None,
+                on_gpu: None,
             },
             map,
             hidden,

@@ -7,12 +7,10 @@ use kept_policies::{ClassTable, ModelShape, Policy, PromptShape, Retention};
 use super::ring::Ring;
 use crate::classes::Classes;
 use crate::compact::{CompactLayer, EXACT};
-use crate::decode::{CardRooms, CutRoom};
+use crate::decode::{GpuDecodePlan, SelectedCapacity};
 use crate::prefill::CHUNK;
 use crate::shape::{head_shape, shape_of};
-use crate::sizes::{
-    LayerKeeps, kept_bytes, places_bytes, refuse_on_card, refuse_repeated_rounding,
-};
+use crate::sizes::{LayerKeeps, kept_bytes, places_bytes, refuse_on_gpu, refuse_repeated_rounding};
 use crate::staged::StagedAttention;
 use crate::vault::Vault;
 use crate::{EngineError, MemoryLedger, decode};
@@ -32,7 +30,7 @@ pub struct StreamPlan {
     /// Tokens that the text has at most.
     pub tokens: usize,
     /// Tokens that may follow.
-    pub room: usize,
+    pub max_new_tokens: usize,
     /// Rows per kv head that every cut layer may hold between two tokens.
     pub rows: usize,
     /// The rows that a share of the text comes to, where the window leaves room for fewer.
@@ -58,13 +56,13 @@ pub struct StreamPlan {
     pub(super) cache: CacheType,
     /// Whether the document's end is left in the vaults' folder.
     vault: bool,
-    /// Whether it is a graphics card that answers.
-    on_card: bool,
+    /// Whether it is a GPU that answers.
+    on_gpu: bool,
     width: usize,
 }
 
 impl StreamPlan {
-    /// The plan for a text of at most `prompt.tokens` tokens under `policy`, with `room` for an answer. Without a budget (in rows) it
+    /// The plan for a text of at most `prompt.tokens` tokens under `policy`, with `max_new_tokens` for an answer. Without a budget (in rows) it
     /// is a quarter of the model's window, [`StreamPlan::LEAST_ROWS`] to [`StreamPlan::MOST_ROWS`]. Calls [`Policy::stream`].
     ///
     /// # Errors
@@ -74,14 +72,14 @@ impl StreamPlan {
         policy: &mut dyn Policy,
         prompt: &PromptShape,
         budget: Option<usize>,
-        room: usize,
+        max_new_tokens: usize,
         chunk: Option<usize>,
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
-        let room = room.min(Self::MOST_ROOM);
+        let max_new_tokens = max_new_tokens.min(Self::MOST_NEW_TOKENS);
         // The question is no more to a streamed reading than what came before it.
         let prompt = &PromptShape {
-            room,
+            max_new_tokens,
             ..PromptShape::of(prompt.tokens)
         };
         let tokens = prompt.tokens;
@@ -93,7 +91,7 @@ impl StreamPlan {
         loop {
             policy.stream(&shape, prompt, rows)?;
             let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
-            let entries = entries_of(&tables, rows).min(tokens + room);
+            let entries = entries_of(&tables, rows).min(tokens + max_new_tokens);
             // A text that fits takes no more positions than it has tokens.
             let left = match tokens <= context {
                 true => tokens,
@@ -113,12 +111,12 @@ impl StreamPlan {
             }
             let chunk = chunk.unwrap_or(CHUNK).clamp(1, left.max(1));
             let table = |table: ClassTable| ClassTable {
-                entries: (tokens + room).min(table.entries.saturating_add(1)),
+                entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
                 ..table
             };
             let mut plan = Self {
                 tokens,
-                room,
+                max_new_tokens,
                 rows,
                 wanted: None,
                 chunk,
@@ -132,11 +130,11 @@ impl StreamPlan {
                 method: policy.bytes(),
                 cache: CacheType::F32,
                 vault: false,
-                on_card: model.card().is_some(),
+                on_gpu: model.gpu().is_some(),
                 width: model.config().width,
             };
             let ranks = (entries + chunk).min(tokens).max(entries + 1);
-            let rings = plan.longest_ring() + chunk.max(room);
+            let rings = plan.longest_ring() + chunk.max(max_new_tokens);
             plan.positions = match plan.longest_ring() {
                 0 => ranks,
                 _ => ranks.max(rings),
@@ -148,9 +146,9 @@ impl StreamPlan {
     /// The same with kept rows stored as `cache`.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::CardRows`].
+    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::GpuRows`].
     pub fn with_cache(self, cache: CacheType, policy: &dyn Policy) -> Result<Self, EngineError> {
-        refuse_on_card(cache, self.on_card)?;
+        refuse_on_gpu(cache, self.on_gpu)?;
         let merges = self.tables.iter().any(Option::is_some);
         refuse_repeated_rounding(cache, policy, merges)?;
         Ok(Self { cache, ..self })
@@ -166,7 +164,7 @@ impl StreamPlan {
     pub(super) fn of_any_text(&self) -> String {
         let plan = Self {
             tokens: 0,
-            room: 0,
+            max_new_tokens: 0,
             wanted: None,
             stretch: 0,
             positions: 0,
@@ -182,14 +180,14 @@ impl StreamPlan {
     /// As [`Policy::stream`].
     pub(super) fn begin(&self, model: &Model, policy: &mut dyn Policy) -> Result<(), EngineError> {
         let prompt = PromptShape {
-            room: self.room,
+            max_new_tokens: self.max_new_tokens,
             ..PromptShape::of(self.tokens)
         };
         Ok(policy.stream(&shape_of(model), &prompt, self.rows)?)
     }
 
     /// No answer to a streamed document is longer, in tokens.
-    pub const MOST_ROOM: usize = 1 << 20;
+    pub const MOST_NEW_TOKENS: usize = 1 << 20;
     /// Without a budget no fewer rows, if the window has them.
     pub const LEAST_ROWS: usize = 256;
     /// Without a budget no more rows.
@@ -206,13 +204,15 @@ impl StreamPlan {
 
     /// Slots per kv head of a cut layer.
     fn slots(&self) -> usize {
-        self.rows.saturating_add(1).min(self.tokens + self.room)
+        self.rows
+            .saturating_add(1)
+            .min(self.tokens + self.max_new_tokens)
     }
 
     /// Slots of the largest head of any layer.
     pub(super) fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
-            LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.room)),
+            LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
             LayerKeeps::Cut(_) => None,
         });
         self.slots().max(ring.max().unwrap_or(0))
@@ -263,7 +263,7 @@ impl StreamPlan {
         StagedAttention::new(one, (self.chunk, self.columns()))
     }
 
-    /// Floats of the scratch of one chunk: see [`super::layer::Desk`].
+    /// Floats of the scratch of one chunk: see [`super::layer::ChunkScratch`].
     pub(super) fn scratch(&self) -> usize {
         let (chunk, heads) = (self.chunk, &self.heads);
         let (q, kv) = (
@@ -283,29 +283,29 @@ impl StreamPlan {
         3 * q + 2 * kv + looking
     }
 
-    /// Bytes that reading and answering take of the graphics card that has the model's weights, these included; 0 where there is none.
+    /// Bytes that reading and answering take of the GPU that has the model's weights, these included; 0 where there is none.
     ///
     /// # Errors
-    /// [`EngineError::Card`].
-    pub fn card_bytes(&self, model: &Model) -> Result<u64, EngineError> {
-        let Some(card) = model.card() else {
+    /// [`EngineError::Gpu`].
+    pub fn gpu_bytes(&self, model: &Model) -> Result<u64, EngineError> {
+        let Some(gpu) = model.gpu() else {
             return Ok(0);
         };
-        let cut = |own: usize| CutRoom {
+        let cut = |own: usize| SelectedCapacity {
             slots: self.slots(),
             narrow: self.slots().saturating_sub(EXACT + 1),
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
-        let (stored, tokens) = ((self.cache, true), self.tokens + self.room);
-        let rooms = CardRooms {
-            layers: CardRooms::layers(&self.keeps, self.heads.kv_heads, stored, tokens, &cut),
+        let (stored, tokens) = ((self.cache, true), self.tokens + self.max_new_tokens);
+        let gpu_plan = GpuDecodePlan {
+            layers: GpuDecodePlan::layers(&self.keeps, self.heads.kv_heads, stored, tokens, &cut),
             max_rows: self.widest(),
             max_entries: self.max_entries(),
             looks: true,
         };
-        let reading = card.staged_bytes(self.chunk)? + self.staged().bytes(model)?;
-        let answering = rooms.bytes(card, model, self.positions)?;
-        Ok(card.bytes() + reading.max(answering))
+        let reading = gpu.staged_bytes(self.chunk)? + self.staged().bytes(model)?;
+        let answering = gpu_plan.bytes(gpu, model, self.positions)?;
+        Ok(gpu.bytes() + reading.max(answering))
     }
 
     /// The ledger as it stands while the text is read; `decode` is that of the answer.
@@ -327,7 +327,7 @@ impl StreamPlan {
                     });
                 }
                 LayerKeeps::Window(window) => {
-                    let slots = window.min(self.tokens + self.room);
+                    let slots = window.min(self.tokens + self.max_new_tokens);
                     let row = 2 * cache.wide().row_bytes(dim);
                     kept_rows += kv_heads * slots * (row + size_of::<u32>());
                 }
@@ -346,9 +346,9 @@ impl StreamPlan {
             activations: (self.scratch() * float) as u64 + LayerPass::bytes_for(model, self.chunk),
             rope: a_position * self.positions as u64,
             kept_rows: kept_rows as u64,
-            kept_on_card: 0,
+            kept_on_gpu: 0,
             tables,
-            card: 0,
+            gpu: 0,
             decode: decode::scratch_bytes(model, self.widest(), self.max_entries()),
         }
     }

@@ -78,7 +78,7 @@ impl Ring {
         self,
         n: usize,
         longest: usize,
-        room: usize,
+        max_new_tokens: usize,
         rope: Option<&RopeTable>,
     ) -> CompactLayer {
         let first = longest - self.rows;
@@ -100,8 +100,14 @@ impl Ring {
             }
         }
         let rows = (&keys, &values);
-        let mut layer =
-            CompactLayer::ring(rows, self.rows, self.window, room, cache, &mut Vec::new());
+        let mut layer = CompactLayer::ring(
+            rows,
+            self.rows,
+            self.window,
+            max_new_tokens,
+            cache,
+            &mut Vec::new(),
+        );
         let positions: Vec<u32> = (n - self.rows..n).map(|p| p as u32).collect();
         layer.place(&positions);
         layer

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use kept_kernels::in_words;
+use kept_kernels::format_bytes;
 
 /// Why a vault could not be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum VaultError {
     },
     /// There is less room than the vault needs.
     #[error(
-        "a vault of this document takes {}, and the vaults may take {} in all, those in use included; allow them more, or work without", in_words(*.needed), in_words(*.budget)
+        "a vault of this document takes {}, and the vaults may take {} in all, those in use included; allow them more, or work without", format_bytes(*.needed), format_bytes(*.budget)
     )]
     TooLarge {
         /// Bytes of this vault.

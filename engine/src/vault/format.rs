@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use kept_kernels::{HeadShape, PackedRows};
-use kept_policies::{Future, Reread, ScoresAlone};
+use kept_policies::{Future, Reconstruction, ScoreCacheKey};
 use serde::{Deserialize, Serialize};
 
 /// The last bytes of a whole vault.
@@ -68,14 +68,14 @@ pub enum Measurement {
     Repetition {
         /// Where the document begins; it ends where the rows end.
         from: usize,
-        /// As in [`Reread`].
+        /// As in [`Reconstruction`].
         chunk: Option<usize>,
-        /// As in [`Reread`].
+        /// As in [`Reconstruction`].
         sinks: usize,
     },
     /// `[kv_heads, tokens]` f32: scores that a method gives the document whatever stands behind it.
     Scores {
-        /// Whose: [`ScoresAlone::number`].
+        /// Whose: [`ScoreCacheKey::number`].
         of: u64,
     },
 }
@@ -92,18 +92,20 @@ impl Measurement {
         }
     }
 
-    /// What serves `reread`, of a document that begins at `from`.
-    pub(crate) fn of_repetition(reread: Reread, from: usize) -> Self {
+    /// What serves `reconstruction`, of a document that begins at `from`.
+    pub(crate) fn of_repetition(reconstruction: Reconstruction, from: usize) -> Self {
         Measurement::Repetition {
             from,
-            chunk: reread.chunk,
-            sinks: reread.sinks,
+            chunk: reconstruction.chunk,
+            sinks: reconstruction.sinks,
         }
     }
 
-    /// The scores of `alone`.
-    pub(crate) fn of_scores(alone: ScoresAlone) -> Self {
-        Measurement::Scores { of: alone.number() }
+    /// The scores of `score_cache`.
+    pub(crate) fn of_scores(score_cache: ScoreCacheKey) -> Self {
+        Measurement::Scores {
+            of: score_cache.number(),
+        }
     }
 
     /// Whether it is that of a repetition.

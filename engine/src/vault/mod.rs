@@ -6,13 +6,14 @@
 //! - `key.rs`: which document, model and settings a vault belongs to.
 //! - `format.rs`: what stands where in the file. `write.rs`, `read.rs`: making one, and using one.
 //! - `end.rs`: the same for a document that was read in streaming: what was kept at its end. `making.rs`: how either file comes to be.
-//! - `folder.rs`: all vaults of this computer. `room.rs`: how they stay within a budget of disk space.
+//! - `folder.rs`: all vaults of this computer. `space.rs`: how they stay within a budget of disk space.
 //! - `kept.rs`: how a question uses them. What a reading takes and leaves is decided in `prefill/prefix.rs`.
 //!
 //! What a vault is not: a conversation. It knows nothing of questions and answers.
 
 mod end;
 mod error;
+mod eviction;
 mod folder;
 mod footer;
 mod format;
@@ -20,7 +21,6 @@ mod kept;
 mod key;
 mod making;
 mod read;
-mod room;
 #[cfg(test)]
 mod tests;
 mod write;

@@ -80,7 +80,7 @@ impl Numbers {
 pub trait VaultRows {
     /// Room for packed rows on their way, of any size that holds one; until they are taken, what was read is in it when it is asked for
     /// again. `None` where no more can be taken: whoever takes them knows why.
-    fn room(&mut self) -> Option<&mut [u8]>;
+    fn space(&mut self) -> Option<&mut [u8]>;
 
     /// Takes rows from the room.
     fn take(&mut self, kind: PackedRows, runs: &[Run]);
@@ -120,13 +120,13 @@ pub struct HostRows<'a> {
     /// Values.
     pub values: &'a mut RowStore,
     /// Packed rows on their way; made when it is needed first.
-    pub room: &'a mut Vec<u8>,
+    pub space: &'a mut Vec<u8>,
 }
 
 impl VaultRows for HostRows<'_> {
-    fn room(&mut self) -> Option<&mut [u8]> {
-        self.room.resize(PIECE, 0);
-        Some(self.room)
+    fn space(&mut self) -> Option<&mut [u8]> {
+        self.space.resize(PIECE, 0);
+        Some(self.space)
     }
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {
@@ -135,7 +135,7 @@ impl VaultRows for HostRows<'_> {
                 RowsOf::Keys => &mut *self.keys,
                 RowsOf::Values => &mut *self.values,
             };
-            let (dim, bytes) = (store.head_dim(), &self.room[run.at.clone()]);
+            let (dim, bytes) = (store.head_dim(), &self.space[run.at.clone()]);
             let count = bytes.len() / kind.row_bytes(dim);
             let rows = &mut store.head_mut(run.head)[run.first * dim..][..count * dim];
             kind.unpack(bytes, dim, rows);
@@ -303,13 +303,13 @@ impl Vault {
         let all = 2 * heads.kv_heads * head_bytes;
         let (mut at, mut runs) = (0, Vec::new());
         while at < all {
-            let Some(room) = rows.room() else {
+            let Some(space) = rows.space() else {
                 return Ok(None);
             };
-            let count = (room.len() / row_bytes).min((all - at) / row_bytes);
+            let count = (space.len() / row_bytes).min((all - at) / row_bytes);
             assert!(count > 0, "room for a row");
             let end = at + count * row_bytes;
-            let read = read_pieces(&self.file, start + at as u64, &mut room[..end - at]);
+            let read = read_pieces(&self.file, start + at as u64, &mut space[..end - at]);
             checksum.combine(&read.map_err(|error| self.unread(error))?);
             // What is in the room, head by head.
             runs.clear();

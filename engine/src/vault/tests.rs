@@ -1,6 +1,6 @@
 //! Vaults on a real file system: what was written is read, and nothing else ever is.
 
-mod room;
+mod eviction;
 
 use std::path::{Path, PathBuf};
 
@@ -163,7 +163,7 @@ fn what_was_written_is_read() {
                 &mut HostRows {
                     keys: &mut keys,
                     values: &mut values,
-                    room: &mut Vec::new(),
+                    space: &mut Vec::new(),
                 },
             );
             let expected = [LayerNumbers::default(), beside()];
@@ -221,9 +221,9 @@ struct Narrow<'a> {
 }
 
 impl VaultRows for Narrow<'_> {
-    fn room(&mut self) -> Option<&mut [u8]> {
+    fn space(&mut self) -> Option<&mut [u8]> {
         self.times = self.times.checked_sub(1)?;
-        self.rows.room().map(|room| &mut room[..self.bytes])
+        self.rows.space().map(|space| &mut space[..self.bytes])
     }
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {
@@ -244,7 +244,7 @@ fn rows_come_through_any_room() {
                 rows: HostRows {
                     keys: &mut keys,
                     values: &mut values,
-                    room: &mut Vec::new(),
+                    space: &mut Vec::new(),
                 },
                 bytes,
                 times,
@@ -308,7 +308,7 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
                 &mut HostRows {
                     keys: &mut keys,
                     values: &mut values,
-                    room: &mut Vec::new(),
+                    space: &mut Vec::new(),
                 },
             );
             assert!(matches!(used, Err(VaultError::Damaged { .. })), "byte {at}");
@@ -457,7 +457,7 @@ fn a_vault_larger_than_the_budget_is_refused_with_both_figures() {
     let (_place, folder) = folder(1000);
     let refused = folder.begin(&key('e'), "", "", shape(PackedRows::F16));
     let sentence = refused.expect_err("too large").to_string();
-    let needed = kept_kernels::in_words(shape(PackedRows::F16).bytes());
+    let needed = kept_kernels::format_bytes(shape(PackedRows::F16).bytes());
     assert!(
         sentence.contains("1000 bytes") && sentence.contains(&needed),
         "{sentence}"
@@ -479,7 +479,7 @@ fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
         &mut HostRows {
             keys: &mut keys,
             values: &mut values,
-            room: &mut Vec::new(),
+            space: &mut Vec::new(),
         },
     );
     assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");

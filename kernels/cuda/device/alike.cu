@@ -49,7 +49,7 @@ struct MostAlike {
 constexpr int ROWS_OF_BLOCK = 64;
 
 template <int DIM, int KEYS>
-__device__ __forceinline__ void most_alike(const MostAlike& p) {
+__device__ __forceinline__ void nearest_by_cosine(const MostAlike& p) {
     KEPT_SHARED(memory);
     constexpr int TILE = KEYS * STRIDE<DIM>;
     half_t* const tile_keys = reinterpret_cast<half_t*>(memory);             // [KEYS, DIM + 8]
@@ -107,8 +107,8 @@ __device__ __forceinline__ void most_alike(const MostAlike& p) {
     }
 }
 
-KEPT_KERNEL(128, most_alike_64, MostAlike) { most_alike<64, 64>(p); }
-KEPT_KERNEL(128, most_alike_80, MostAlike) { most_alike<80, 64>(p); }
-KEPT_KERNEL(128, most_alike_96, MostAlike) { most_alike<96, 64>(p); }
-KEPT_KERNEL(128, most_alike_128, MostAlike) { most_alike<128, 64>(p); }
-KEPT_KERNEL(128, most_alike_256, MostAlike) { most_alike<256, 32>(p); }
+KEPT_KERNEL(128, most_alike_64, MostAlike) { nearest_by_cosine<64, 64>(p); }
+KEPT_KERNEL(128, most_alike_80, MostAlike) { nearest_by_cosine<80, 64>(p); }
+KEPT_KERNEL(128, most_alike_96, MostAlike) { nearest_by_cosine<96, 64>(p); }
+KEPT_KERNEL(128, most_alike_128, MostAlike) { nearest_by_cosine<128, 64>(p); }
+KEPT_KERNEL(128, most_alike_256, MostAlike) { nearest_by_cosine<256, 32>(p); }

@@ -72,7 +72,7 @@ struct Forms {
 
 // Every 8 threads have 4 keys, and OWN lines of the matrix each at a time. block: half as many keys as threads
 template <uint32_t OWN>
-__device__ __forceinline__ void forms(const Forms& p) {
+__device__ __forceinline__ void bilinear_forms(const Forms& p) {
     KEPT_SHARED(memory);
     // One number more in a row: those that a warp reads at once begin in different banks.
     const uint32_t stride = p.dim + 1, keys_of_block = blockDim.x / 2;
@@ -133,9 +133,9 @@ __device__ __forceinline__ void forms(const Forms& p) {
     }
 }
 
-KEPT_KERNEL(128, forms, Forms) { forms<4>(p); }
+KEPT_KERNEL(128, bilinear_forms, Forms) { bilinear_forms<4>(p); }
 // For heads of 256, of which shared memory holds half as many keys and lines.
-KEPT_KERNEL(64, forms_wide, Forms) { forms<2>(p); }
+KEPT_KERNEL(64, forms_wide, Forms) { bilinear_forms<2>(p); }
 
 struct Gram {
     const half_t* queries;  // [rows, heads, dim]

@@ -1,4 +1,4 @@
-// How fast a card's tensor cores are: what attention over a prompt is held against. Nothing else runs it.
+// How fast a GPU's tensor cores are: what attention over a prompt is held against. Nothing else runs it.
 //
 //   operations  4096 a warp and round for each of its 8 products
 #include "device.cuh"

@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_row(const Stored& to, uint32_t kind, uint3
                 const float tried = to_float(to_half(furthest / reaches[which]));
                 const float inverse = tried != 0.0f ? 1.0f / tried : 0.0f;
                 const float step = at_least(-8.0f, at_most(7.0f, (product(mine, inverse) + ROUNDER) - ROUNDER));
-                const float apart = mine - product(step, tried), square = product(apart, apart);
+                const float cosine_to_mean = mine - product(step, tried), square = product(cosine_to_mean, cosine_to_mean);
                 float strand = 0.0f;
                 for (uint32_t first = 0; first < LANES; first += 4) {
                     strand += shuffle(square, first + lane % 4);

@@ -50,7 +50,7 @@ struct Queries {
     int count;
     uint32_t held[HELD ? DIM / 16 : 1][4];
 
-    __device__ __forceinline__ Queries(const half_t* from, size_t apart, int there) : rows(from), stride(apart), count(there) {
+    __device__ __forceinline__ Queries(const half_t* from, size_t cosine_to_mean, int there) : rows(from), stride(cosine_to_mean), count(there) {
         if constexpr (HELD) {
 #pragma unroll
             for (int k = 0; k < DIM / 16; ++k) {

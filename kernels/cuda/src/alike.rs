@@ -69,7 +69,7 @@ pub struct Compared<'a> {
     pub unrotated: Option<Angles<'a>>,
 }
 
-/// All memory of [`Device::most_alike`], however many tokens are compared.
+/// All memory of [`Device::nearest_by_cosine`], however many tokens are compared.
 pub struct Comparing {
     tokens: Gathered,
     others: Gathered,
@@ -87,7 +87,7 @@ impl Gathered {
         let rows = || KeptRows::new(device, RowKind::F16, at_once, dim);
         Ok(Self {
             rows: [rows()?, rows()?],
-            lengths: [device.room(at_once)?, device.room(at_once)?],
+            lengths: [device.alloc_uninit(at_once)?, device.alloc_uninit(at_once)?],
             which: Indices::zeros(device, at_once)?,
         })
     }
@@ -153,8 +153,8 @@ impl Comparing {
             tokens: gathered()?,
             others: gathered()?,
             heads: Indices::zeros(device, at_once)?,
-            best: device.room(at_once)?,
-            products: device.room(at_once)?,
+            best: device.alloc_uninit(at_once)?,
+            products: device.alloc_uninit(at_once)?,
             at_once,
         })
     }
@@ -171,32 +171,32 @@ impl Comparing {
 
 impl Device {
     /// For each of `tokens` the first of `others` whose key and value are most like its own, by the product of both cosines, as
-    /// [`kept_kernels::most_alike`]: its index among `others`, and the product; `best [tokens]`.
+    /// [`kept_kernels::nearest_by_cosine`]: its index among `others`, and the product; `best [tokens]`.
     ///
     /// # Panics
     /// When shapes do not fit, a token has no row, or there are no `others`.
-    pub fn most_alike(
+    pub fn nearest_by_cosine(
         &self,
         of: &Compared<'_>,
         (tokens, others): (&[u32], &[u32]),
         best: &mut [(u32, f32)],
-        room: &mut Comparing,
+        scratch: &mut Comparing,
     ) -> Result<(), DeviceError> {
         assert_eq!(best.len(), tokens.len(), "a best for each token");
         assert!(!others.is_empty(), "nothing to be like");
         let (_, dim) = of.keys.heads();
         let dim = supported(dim)?;
-        let at_once = room.at_once;
-        room.heads.write(0, &vec![of.head as u32; at_once])?;
+        let at_once = scratch.at_once;
+        scratch.heads.write(0, &vec![of.head as u32; at_once])?;
         let (mut found, mut products) = (vec![0; at_once], vec![0.0; at_once]);
         for (number, some) in others.chunks(at_once).enumerate() {
-            room.others.gather(self, of, &room.heads, some)?;
+            scratch.others.gather(self, of, &scratch.heads, some)?;
             let pieces = tokens.chunks(at_once).zip(best.chunks_mut(at_once));
             for (tokens, best) in pieces {
-                room.tokens.gather(self, of, &room.heads, tokens)?;
-                self.compare(room, tokens.len(), some.len(), dim)?;
-                room.best.read(0, &mut found[..tokens.len()])?;
-                room.products.read(0, &mut products[..tokens.len()])?;
+                scratch.tokens.gather(self, of, &scratch.heads, tokens)?;
+                self.compare(scratch, tokens.len(), some.len(), dim)?;
+                scratch.best.read(0, &mut found[..tokens.len()])?;
+                scratch.products.read(0, &mut products[..tokens.len()])?;
                 let pairs = found.iter().zip(&products);
                 for (best, (&other, &product)) in best.iter_mut().zip(pairs) {
                     if number == 0 || product > best.1 {
@@ -211,16 +211,16 @@ impl Device {
     /// Compares what was gathered.
     fn compare(
         &self,
-        room: &mut Comparing,
+        scratch: &mut Comparing,
         tokens: usize,
         others: usize,
         dim: usize,
     ) -> Result<(), DeviceError> {
         let parameters = MostAlikeParameters {
-            of: room.tokens.sides(),
-            others: room.others.sides(),
-            best: room.best.address(),
-            products: room.products.address(),
+            of: scratch.tokens.sides(),
+            others: scratch.others.sides(),
+            best: scratch.best.address(),
+            products: scratch.products.address(),
             tokens: tokens as u32,
             count: others as u32,
         };
@@ -254,7 +254,7 @@ mod tests {
             numbers.copy_within((n + 3) * dim..(n + 4) * dim, (n + twin) * dim);
         }
         let rows = || {
-            let mut rows = LayerRows::new(&device, kv_heads, n, dim).expect("room");
+            let mut rows = LayerRows::new(&device, kv_heads, n, dim).expect("memory");
             rows.data_mut().write(0, &numbers).expect("written");
             rows
         };
@@ -267,10 +267,10 @@ mod tests {
         };
         let (tokens, others): (Vec<u32>, Vec<u32>) = ((0..30).collect(), (30..90).collect());
         let found = |at_once: usize| {
-            let mut room = Comparing::at_once(&device, at_once, dim).expect("room");
+            let mut scratch = Comparing::at_once(&device, at_once, dim).expect("memory");
             let mut best = vec![(9, f32::NAN); tokens.len()];
             device
-                .most_alike(&of, (&tokens, &others), &mut best, &mut room)
+                .nearest_by_cosine(&of, (&tokens, &others), &mut best, &mut scratch)
                 .expect("it runs");
             best
         };

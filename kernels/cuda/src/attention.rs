@@ -64,7 +64,7 @@ pub struct AttentionScratch {
     pub(crate) sums: Buffer<f32>,
     shape: HeadShape,
     /// Splits times rows that there is room for.
-    room: usize,
+    capacity: usize,
 }
 
 impl AttentionScratch {
@@ -72,12 +72,12 @@ impl AttentionScratch {
     pub fn new(device: &Device, shape: HeadShape) -> Result<Self, DeviceError> {
         let wanted = BLOCKS_EACH * device.facts().multiprocessors as usize;
         // With one tile of rows a split is one block for each query head.
-        let room = wanted.div_ceil(shape.q_heads).max(2) * ROWS_OF_BLOCK;
+        let capacity = wanted.div_ceil(shape.q_heads).max(2) * ROWS_OF_BLOCK;
         Ok(Self {
-            parts: device.room(room * shape.q_heads * shape.head_dim)?,
-            sums: device.room(room * shape.q_heads)?,
+            parts: device.alloc_uninit(capacity * shape.q_heads * shape.head_dim)?,
+            sums: device.alloc_uninit(capacity * shape.q_heads)?,
             shape,
-            room,
+            capacity,
         })
     }
 
@@ -95,7 +95,10 @@ impl AttentionScratch {
         rows: usize,
     ) -> usize {
         let wanted = (BLOCKS_EACH * device.facts().multiprocessors as usize).div_ceil(blocks);
-        wanted.min(tiles / TILES_EACH).min(self.room / rows).max(1)
+        wanted
+            .min(tiles / TILES_EACH)
+            .min(self.capacity / rows)
+            .max(1)
     }
 }
 
@@ -243,7 +246,7 @@ mod tests {
     use super::*;
     use crate::emulated;
 
-    /// On every card that copies beside computing a multiprocessor holds two blocks, and two tiles of each where it can.
+    /// On every GPU that copies beside computing a multiprocessor holds two blocks, and two tiles of each where it can.
     #[test]
     fn two_blocks_share_a_multiprocessor() {
         for (capability, two) in [

@@ -1,4 +1,4 @@
-//! [`CardCache`]: the rows of a compact cache on a device. The host keeps the books (which slot is filled, where it stands in the
+//! [`GpuCache`]: the rows of a compact cache on a device. The host keeps the books (which slot is filled, where it stands in the
 //! text), tells what changes with each token in one go, and everything that a kernel relies on is checked against the rooms as it is
 //! told.
 //!
@@ -15,8 +15,8 @@
 //! ```
 
 mod attending;
+mod capacity;
 mod keeping;
-mod rooms;
 mod step_layer;
 
 use std::ops::Range;
@@ -25,10 +25,10 @@ use half::slice::HalfFloatSliceExt;
 use kept_kernels::{HeadShape, RowStore};
 
 use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows};
-use rooms::HeadRoom;
+use capacity::HeadCapacity;
 
+pub use capacity::LayerCapacity;
 pub use keeping::Keeping;
-pub use rooms::LayerRoom;
 pub use step_layer::StepLayer;
 
 /// The look-up tables of a layer whose rows several tokens share.
@@ -48,7 +48,7 @@ struct Layer {
     /// `[kv_heads]`: first slot of each head.
     first_rows: Buffer<u32>,
     /// `[kv_heads]`
-    heads: Vec<HeadRoom>,
+    heads: Vec<HeadCapacity>,
     /// `[slots]`: the row of each, where rows are of two kinds.
     places: Option<Indices>,
     /// `[slots]`
@@ -85,7 +85,7 @@ pub struct NewToken<'a> {
 }
 
 /// Rows of all layers.
-pub struct CardCache {
+pub struct GpuCache {
     device: Device,
     shape: HeadShape,
     layers: Vec<Layer>,
@@ -109,16 +109,16 @@ const NARROWED: usize = 5;
 /// Numbers of a head that are sent for each layer and token.
 const SENT: usize = 6;
 
-impl CardCache {
+impl GpuCache {
     /// Room for layers of these heads, empty.
     pub fn new(
         device: &Device,
         shape: HeadShape,
-        rooms: &[LayerRoom],
+        capacity: &[LayerCapacity],
     ) -> Result<Self, DeviceError> {
-        let mut cache = Self::without_rows(device, shape, rooms.len())?;
-        for room in rooms {
-            cache.add_layer(room)?;
+        let mut cache = Self::without_rows(device, shape, capacity.len())?;
+        for capacity in capacity {
+            cache.add_layer(capacity)?;
         }
         Ok(cache)
     }
@@ -150,9 +150,9 @@ impl CardCache {
         (keys, values): (&RowStore, &RowStore),
     ) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
-        let room = layer.heads[head];
+        let capacity = layer.heads[head];
         for (there, here) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
-            let row = |slot: usize| (room.row(here.place(head, slot)), slot);
+            let row = |slot: usize| (capacity.row(here.place(head, slot)), slot);
             let mut which: Vec<(usize, usize)> = slots.clone().map(row).collect();
             which.sort_unstable();
             there.write(here, head, &which)?;
@@ -169,10 +169,10 @@ impl CardCache {
         let Some(places) = &mut layer.places else {
             return Ok(());
         };
-        let of_head = |(head, room): (usize, &HeadRoom)| {
-            let slots = (0..room.capacity).map(move |slot| store.place(head, slot));
+        let of_head = |(head, capacity): (usize, &HeadCapacity)| {
+            let slots = (0..capacity.capacity).map(move |slot| store.place(head, slot));
             slots
-                .map(|place| room.row(place) as u32)
+                .map(|place| capacity.row(place) as u32)
                 .collect::<Vec<_>>()
         };
         let rows: Vec<u32> = layer.heads.iter().enumerate().flat_map(of_head).collect();
@@ -219,7 +219,7 @@ impl CardCache {
         tables.lengths.write(at, lengths)
     }
 
-    /// Tells what the next token is for a layer; [`CardCache::send`] follows when all layers were told.
+    /// Tells what the next token is for a layer; [`GpuCache::send`] follows when all layers were told.
     ///
     /// # Panics
     /// When it does not fit the layer.
@@ -227,8 +227,8 @@ impl CardCache {
         let kv_heads = self.shape.kv_heads;
         let at = layer * SENT * kv_heads;
         let layer = &mut self.layers[layer];
-        for (head, room) in layer.heads.iter().enumerate() {
-            let (rows, capacity) = (token.rows[head], room.capacity);
+        for (head, own) in layer.heads.iter().enumerate() {
+            let (rows, capacity) = (token.rows[head], own.capacity);
             assert!(
                 (1..=capacity).contains(&rows),
                 "{rows} rows in a head that holds {capacity}"
@@ -237,7 +237,7 @@ impl CardCache {
             let entries = token.entries.map_or(0, |entries| entries[head]);
             let staged = &mut self.staged[at..];
             staged[ROWS * kv_heads + head] = rows as u32;
-            staged[TARGETS * kv_heads + head] = room.row(token.targets[head]) as u32;
+            staged[TARGETS * kv_heads + head] = own.row(token.targets[head]) as u32;
             staged[STANDS * kv_heads + head] = stand as u32;
             staged[ENTRIES * kv_heads + head] = entries as u32;
             layer.told_rows[head] = rows;
@@ -245,11 +245,11 @@ impl CardCache {
         }
         layer.told_aged = token.aged.len();
         for (i, &(head, wide, narrow)) in token.aged.iter().enumerate() {
-            let room = layer.heads[head];
+            let capacity = layer.heads[head];
             let staged = &mut self.staged[at..];
             // Of wide rows the kernel counts from the first.
-            staged[AGED * kv_heads + i] = (room.row(wide) - layer.keys.narrow) as u32;
-            staged[NARROWED * kv_heads + i] = room.row(narrow) as u32;
+            staged[AGED * kv_heads + i] = (capacity.row(wide) - layer.keys.narrow) as u32;
+            staged[NARROWED * kv_heads + i] = capacity.row(narrow) as u32;
         }
         let aged = &self.staged[at + AGED * kv_heads..at + SENT * kv_heads];
         let (aged, narrowed) = aged.split_at(kv_heads);
@@ -311,7 +311,7 @@ impl CardCache {
     /// Tells where the next token stands in the rotation, for a step that is recorded.
     ///
     /// # Panics
-    /// When that is not below what [`CardCache::step_layers`] was told.
+    /// When that is not below what [`GpuCache::step_layers`] was told.
     pub fn tell_place(&mut self, place: usize) {
         let reach = self.reach;
         assert!(place < reach, "place {place} of {reach}");

@@ -117,7 +117,7 @@ fn kind(kind: GgmlDType) -> Option<Kind> {
     Some(Kind { few, many, form })
 }
 
-/// The launchers, for one card and one stream.
+/// The launchers, for one GPU and one stream.
 pub(crate) struct Launchers {
     device: String,
     pub(crate) stream: *mut c_void,

@@ -1,4 +1,4 @@
-//! What candle's products take of a card besides weights: known also where they are not, so that the emulator can take as much.
+//! What candle's products take of a GPU besides weights: known also where they are not, so that the emulator can take as much.
 
 use candle_core::quantized::GgmlDType;
 

@@ -65,9 +65,9 @@ impl ClassScratch {
             .min(max_rows.div_ceil(ROWS_EACH))
             .max(1);
         Ok(Self {
-            probabilities: device.room(shape.q_heads * max_entries)?,
-            mass: device.room(shape.q_heads * max_rows)?,
-            parts: device.room(splits * shape.q_heads * shape.head_dim)?,
+            probabilities: device.alloc_uninit(shape.q_heads * max_entries)?,
+            mass: device.alloc_uninit(shape.q_heads * max_rows)?,
+            parts: device.alloc_uninit(splits * shape.q_heads * shape.head_dim)?,
             shape,
             max_rows,
             max_entries,

@@ -80,12 +80,12 @@ impl DecodeScratch {
         let splits = wanted.min(max_rows.div_ceil(ROWS_EACH)).max(1);
         let heads = shape.q_heads;
         Ok(Self {
-            parts: device.room(splits * heads * shape.head_dim)?,
-            sums: device.room(splits * heads)?,
-            log_sum_exp: device.room(heads)?,
-            best: device.room(splits * heads * 2)?,
+            parts: device.alloc_uninit(splits * heads * shape.head_dim)?,
+            sums: device.alloc_uninit(splits * heads)?,
+            log_sum_exp: device.alloc_uninit(heads)?,
+            best: device.alloc_uninit(splits * heads * 2)?,
             arrived: device.zeros(blocks)?,
-            probabilities: device.room(if probabilities { heads * max_rows } else { 0 })?,
+            probabilities: device.alloc_uninit(if probabilities { heads * max_rows } else { 0 })?,
             shape,
             max_rows,
             splits,

@@ -27,7 +27,7 @@ unsafe impl Number for u32 {}
 // SAFETY: plain numbers.
 unsafe impl Number for u8 {}
 
-/// A graphics card, or what stands for one. Cheap to clone; what it holds is given back with the last clone and buffer.
+/// A GPU, or what stands for one. Cheap to clone; what it holds is given back with the last clone and buffer.
 #[derive(Clone)]
 pub struct Device {
     driver: Arc<dyn Driver>,
@@ -59,17 +59,21 @@ impl Device {
     }
 
     /// Room for `length` numbers; what is in it is not said.
-    pub fn room<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
-        self.room_at(Home::Device, length)
+    pub fn alloc_uninit<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
+        self.alloc_uninit_in(MemorySpace::Device, length)
     }
 
     /// Room for `length` numbers, there; what is in it is not said.
-    pub fn room_at<T: Number>(&self, home: Home, length: usize) -> Result<Buffer<T>, DeviceError> {
+    pub fn alloc_uninit_in<T: Number>(
+        &self,
+        space: MemorySpace,
+        length: usize,
+    ) -> Result<Buffer<T>, DeviceError> {
         // A buffer without an address could not be told from none.
         let bytes = (length * size_of::<T>()).max(size_of::<T>());
-        let address = match home {
-            Home::Device => self.driver.allocate(bytes)?,
-            Home::Host => self.driver.allocate_on_host(bytes)?,
+        let address = match space {
+            MemorySpace::Device => self.driver.allocate(bytes)?,
+            MemorySpace::Host => self.driver.allocate_on_host(bytes)?,
         };
         Ok(Buffer {
             address,
@@ -77,7 +81,7 @@ impl Device {
             memory: Arc::new(Memory {
                 address,
                 bytes,
-                home,
+                space,
                 driver: self.driver.clone(),
             }),
             of: PhantomData,
@@ -86,14 +90,14 @@ impl Device {
 
     /// `length` zeros.
     pub fn zeros<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
-        let mut buffer = self.room(length)?;
+        let mut buffer = self.alloc_uninit(length)?;
         buffer.clear()?;
         Ok(buffer)
     }
 
     /// A copy of `numbers`.
     pub fn copy_of<T: Number>(&self, numbers: &[T]) -> Result<Buffer<T>, DeviceError> {
-        let mut buffer = self.room(numbers.len())?;
+        let mut buffer = self.alloc_uninit(numbers.len())?;
         buffer.write(0, numbers)?;
         Ok(buffer)
     }
@@ -116,7 +120,7 @@ impl Device {
         if geometry.grid.contains(&0) {
             return Ok(());
         }
-        if let Some(too_many) = geometry.beyond_a_card() {
+        if let Some(too_many) = geometry.beyond_a_gpu() {
             return Err(DeviceError::Grid {
                 kernel: name.to_owned(),
                 blocks: too_many,
@@ -133,11 +137,11 @@ impl Device {
 
 /// Whose memory a buffer lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Home {
+pub enum MemorySpace {
     /// The device's own.
     #[default]
     Device,
-    /// The host's, page-locked: kernels reach it as they reach the device's own, at the speed of the bus between.
+    /// The host's, pinned: kernels reach it as they reach the device's own, at the speed of the bus between.
     Host,
 }
 
@@ -145,7 +149,7 @@ pub enum Home {
 pub(crate) struct Memory {
     address: Address,
     bytes: usize,
-    home: Home,
+    space: MemorySpace,
     driver: Arc<dyn Driver>,
 }
 
@@ -153,9 +157,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated there with as many, and nobody else has it.
         unsafe {
-            match self.home {
-                Home::Device => self.driver.free(self.address, self.bytes),
-                Home::Host => self.driver.free_on_host(self.address, self.bytes),
+            match self.space {
+                MemorySpace::Device => self.driver.free(self.address, self.bytes),
+                MemorySpace::Host => self.driver.free_on_host(self.address, self.bytes),
             }
         }
     }
@@ -182,9 +186,9 @@ impl<T: Number> Buffer<T> {
 
     /// Bytes of the device's memory: none where it lies in the host's.
     pub fn bytes(&self) -> u64 {
-        match self.memory.home {
-            Home::Device => (self.length * size_of::<T>()) as u64,
-            Home::Host => 0,
+        match self.memory.space {
+            MemorySpace::Device => (self.length * size_of::<T>()) as u64,
+            MemorySpace::Host => 0,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where kernels run: a graphics card behind NVIDIA's driver, or the emulator. Memory is a number there, and kernels have names;
+//! Where kernels run: a GPU behind NVIDIA's driver, or the emulator. Memory is a number there, and kernels have names;
 //! what is safe to do with both is [`crate::Device`]'s business.
 
 use candle_core::quantized::GgmlDType;
@@ -31,12 +31,12 @@ pub struct Geometry {
     pub shared_bytes: u32,
 }
 
-/// The most blocks of a grid in each direction: the same for every card that there are kernels for.
+/// The most blocks of a grid in each direction: the same for every GPU that there are kernels for.
 pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 impl Geometry {
-    /// The blocks of the first direction in which the grid has more than a card takes.
-    pub fn beyond_a_card(&self) -> Option<u32> {
+    /// The blocks of the first direction in which the grid has more than a GPU takes.
+    pub fn beyond_a_gpu(&self) -> Option<u32> {
         let each = self.grid.into_iter().zip(MOST_BLOCKS);
         each.into_iter()
             .find_map(|(blocks, most)| (blocks > most).then_some(blocks))
@@ -46,8 +46,8 @@ impl Geometry {
 /// Memory of a device, by address.
 pub type Address = u64;
 
-/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_beside`] and
-/// [`Driver::copy_ahead`].
+/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_async`] and
+/// [`Driver::prefetch_copy`].
 pub trait Driver: Send + Sync {
     /// What it is.
     fn facts(&self) -> &Facts;
@@ -64,7 +64,7 @@ pub trait Driver: Send + Sync {
     /// `address` is from [`Driver::allocate`] with `bytes`, and is not used again.
     unsafe fn free(&self, address: Address, bytes: usize);
 
-    /// Takes memory of the host's that the device reaches by its address, slowly: page-locked, and none of the device's own.
+    /// Takes memory of the host's that the device reaches by its address, slowly: pinned, and none of the device's own.
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError>;
 
     /// Gives memory of the host's back.
@@ -96,22 +96,22 @@ pub trait Driver: Send + Sync {
     ///
     /// # Safety
     /// As [`Driver::copy`]; until the copy has ended neither memory is given back.
-    unsafe fn copy_beside(
+    unsafe fn copy_async(
         &self,
         to: Address,
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError>;
 
-    /// Copies of [`Driver::copy_ahead`] that are asked for from here on begin after everything that was asked for so far.
-    fn ahead_from_here(&self) -> Result<(), DeviceError>;
+    /// Copies of [`Driver::prefetch_copy`] that are asked for from here on begin after everything that was asked for so far.
+    fn order_prefetches(&self) -> Result<(), DeviceError>;
 
-    /// Copies as [`Driver::copy_beside`] does, in an order of its own: after copies of this kind, and what [`Driver::ahead_from_here`] said, but
+    /// Copies as [`Driver::copy_async`] does, in an order of its own: after copies of this kind, and what [`Driver::order_prefetches`] said, but
     /// not after work that was asked for since.
     ///
     /// # Safety
-    /// As [`Driver::copy_beside`].
-    unsafe fn copy_ahead(
+    /// As [`Driver::copy_async`].
+    unsafe fn prefetch_copy(
         &self,
         to: Address,
         from: Address,

@@ -41,7 +41,7 @@ impl Angles<'_> {
 
 /// Where projected heads stand in the text.
 #[derive(Clone, Copy)]
-pub enum Places<'a> {
+pub enum RowPositions<'a> {
     /// One after another from here on.
     From(usize),
     /// `[rows]` positions.
@@ -65,7 +65,7 @@ pub struct Heads<'a> {
     /// RoPE, if the layer has any.
     pub angles: Option<Angles<'a>>,
     /// Where the rows stand.
-    pub places: Places<'a>,
+    pub places: RowPositions<'a>,
 }
 
 /// `device/elementwise.cu`.
@@ -279,8 +279,8 @@ impl Device {
             assert_eq!(norm.len(), dim, "norm is [dim]");
         }
         let (first, positions, reach) = match task.places {
-            Places::From(first) => (first, 0, first + rows),
-            Places::At(positions) => {
+            RowPositions::From(first) => (first, 0, first + rows),
+            RowPositions::At(positions) => {
                 assert!(positions.len() >= rows, "positions are [rows {rows}]");
                 (0, positions.address(), positions.end())
             }

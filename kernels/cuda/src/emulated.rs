@@ -4,7 +4,7 @@
 //! back. Copies beside other work run as late as they may, or at once where a test says so: who relies on more than was promised is
 //! found out by one of the two.
 
-mod beside;
+mod async_copy;
 mod products;
 
 use std::collections::HashMap;
@@ -12,9 +12,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex};
 
 use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
-use crate::metered::{Meter, metered as meter};
+use crate::fault_injecting::{Meter, fault_injecting as meter};
 use crate::{Device, DeviceError};
-use beside::Beside;
+use async_copy::AsyncCopies;
 
 type Kernel =
     unsafe extern "C" fn(*const c_void, usize, *const u32, *const u32, usize) -> *const c_char;
@@ -49,10 +49,10 @@ struct Emulated {
     memory: Mutex<HashMap<Address, Held>>,
     /// Launches that are noted and not run, while it records.
     recording: Mutex<Option<Vec<Launch>>>,
-    beside: Arc<Beside>,
+    async_copy: Arc<AsyncCopies>,
     /// And those that go ahead of other work, in an order of their own.
-    ahead: Arc<Beside>,
-    /// Whether products take as much memory for themselves as a card's.
+    ahead: Arc<AsyncCopies>,
+    /// Whether products take as much memory for themselves as a GPU's.
     takes_as_candle: bool,
 }
 
@@ -119,23 +119,23 @@ impl Recording for Noted {
 
 /// A device on the CPU, of the given compute capability (75, 80, 86, 89 or 90), with `memory` bytes.
 pub fn device(capability: u32, memory: u64) -> Device {
-    metered(capability, memory).0
+    fault_injecting(capability, memory).0
 }
 
 /// [`device`], and what is asked of it.
-pub fn metered(capability: u32, memory: u64) -> (Device, Meter) {
+pub fn fault_injecting(capability: u32, memory: u64) -> (Device, Meter) {
     meter(&Device::new(emulated(capability)), memory)
 }
 
 /// [`device`] whose copies beside other work run when they are asked for, and not when they are waited for.
 pub fn hasty(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
-    emulated.beside.run_at_once();
+    emulated.async_copy.run_at_once();
     emulated.ahead.run_at_once();
     meter(&Device::new(emulated), memory).0
 }
 
-/// [`metered`], of which is taken what is taken of a large card: for its many multiprocessors, and by products for themselves.
+/// [`fault_injecting`], of which is taken what is taken of a large GPU: for its many multiprocessors, and by products for themselves.
 pub fn large(memory: u64) -> (Device, Meter) {
     // An H100's or H200's.
     let emulated = emulated_with(90, 132, true);
@@ -169,7 +169,7 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
             .collect(),
         memory: Mutex::default(),
         recording: Mutex::default(),
-        beside: Arc::default(),
+        async_copy: Arc::default(),
         ahead: Arc::default(),
         takes_as_candle,
     })
@@ -217,7 +217,7 @@ impl Emulated {
         let Held { words, .. } = held.expect("it was allocated");
         let memory = address..address + bytes as u64;
         assert!(
-            !self.beside.touches(&memory) && !self.ahead.touches(&memory),
+            !self.async_copy.touches(&memory) && !self.ahead.touches(&memory),
             "memory of a copy that is under way was given back"
         );
         // SAFETY: the whole allocation, as bytes.
@@ -235,7 +235,7 @@ impl Emulated {
 }
 
 impl Emulated {
-    /// As a card: while it records, launches are all that may be asked for.
+    /// As a GPU: while it records, launches are all that may be asked for.
     fn ready(&self, what: &str) -> Result<(), DeviceError> {
         match &*self.recording.lock().expect("nobody panics inside") {
             None => Ok(()),
@@ -296,7 +296,7 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    unsafe fn copy_beside(
+    unsafe fn copy_async(
         &self,
         to: Address,
         from: Address,
@@ -304,15 +304,15 @@ impl Driver for Emulated {
     ) -> Result<Box<dyn Copying>, DeviceError> {
         self.ready("copying beside its work")?;
         // SAFETY: the caller's promise.
-        Ok(Box::new(unsafe { self.beside.copy(to, from, bytes) }))
+        Ok(Box::new(unsafe { self.async_copy.copy(to, from, bytes) }))
     }
 
-    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+    fn order_prefetches(&self) -> Result<(), DeviceError> {
         // Everything that was asked for has been done.
         self.ready("copying ahead of its work")
     }
 
-    unsafe fn copy_ahead(
+    unsafe fn prefetch_copy(
         &self,
         to: Address,
         from: Address,

@@ -1,46 +1,46 @@
 //! What can go wrong with a device, in sentences for a person.
 
-use kept_kernels::in_words;
+use kept_kernels::format_bytes;
 
 /// Why a device could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// Memory ran out.
     #[error(
-        "the graphics card {device} has {} left and {} more are needed; use a smaller budget, a smaller model or --device cpu",
-        in_words(*free),
-        in_words(*needed)
+        "the GPU {device} has {} left and {} more are needed; use a smaller budget, a smaller model or --device cpu",
+        format_bytes(*free),
+        format_bytes(*needed)
     )]
     OutOfMemory {
-        /// The card.
+        /// The GPU.
         device: String,
         /// Bytes asked for.
         needed: u64,
         /// Bytes that were free.
         free: u64,
     },
-    /// Memory of the computer, which a card copies to and from, ran out.
+    /// Memory of the computer, which a GPU copies to and from, ran out.
     #[error(
-        "the system refuses {} of memory that the graphics card is to copy from; close other programs, or use a smaller budget or --device cpu",
-        in_words(*needed)
+        "the system refuses {} of memory that the GPU is to copy from; close other programs, or use a smaller budget or --device cpu",
+        format_bytes(*needed)
     )]
     HostMemory {
         /// Bytes asked for.
         needed: u64,
     },
     /// A kernel could not be started, or ended wrongly.
-    #[error("the graphics card {device} failed in {what}: {reason}; use --device cpu")]
+    #[error("the GPU {device} failed in {what}: {reason}; use --device cpu")]
     Failed {
-        /// The card.
+        /// The GPU.
         device: String,
         /// The kernel, or what else was asked.
         what: String,
         /// What the driver said.
         reason: String,
     },
-    /// A kernel would run over more than a card can number.
+    /// A kernel would run over more than a GPU can number.
     #[error(
-        "{kernel} would take {blocks} blocks in a direction of its grid, more than a graphics card has numbers for; read a shorter document or use --device cpu"
+        "{kernel} would take {blocks} blocks in a direction of its grid, more than a GPU has numbers for; read a shorter document or use --device cpu"
     )]
     Grid {
         /// The kernel.
@@ -59,7 +59,7 @@ pub enum DeviceError {
         supported: &'static str,
     },
     /// There is no product with such weights.
-    #[error("weights of kind {kind} cannot be multiplied on a graphics card yet; use --device cpu")]
+    #[error("weights of kind {kind} cannot be multiplied on a GPU yet; use --device cpu")]
     Kind {
         /// Name of the kind.
         kind: String,

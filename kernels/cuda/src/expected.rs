@@ -53,7 +53,7 @@ struct GramParameters {
     dim: u32,
 }
 
-/// All memory of [`Device::apart`], [`Device::forms`] and [`Device::lengths`].
+/// All memory of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::lengths`].
 pub struct Asking {
     /// `[shares, head_dim]`: sums of directions.
     shares: Buffer<f32>,
@@ -71,10 +71,10 @@ impl Asking {
     /// For heads of `head_dim` numbers in prompts of up to `tokens` tokens.
     pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            shares: device.room(tokens.div_ceil(KEYS_EACH) * head_dim)?,
-            linear: device.room(head_dim)?,
-            matrix: device.room(head_dim * head_dim)?,
-            out: device.room(tokens)?,
+            shares: device.alloc_uninit(tokens.div_ceil(KEYS_EACH) * head_dim)?,
+            linear: device.alloc_uninit(head_dim)?,
+            matrix: device.alloc_uninit(head_dim * head_dim)?,
+            out: device.alloc_uninit(tokens)?,
             tokens,
             head_dim,
         })
@@ -206,19 +206,19 @@ impl Device {
     ///
     /// # Panics
     /// When there are no such keys.
-    pub fn apart(
+    pub fn cosine_to_mean(
         &self,
         keys: &LayerRows,
         (head, document): (usize, usize),
         scores: &mut [f32],
-        room: &mut Asking,
+        scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
-        let dim = room.check(keys, document.max(scores.len()))?;
+        let dim = scratch.check(keys, document.max(scores.len()))?;
         let rows = keys.part(head, 0..document);
         let parameters = DirectionsParameters {
             keys: rows.address(),
             mean: 0,
-            out: room.shares.address(),
+            out: scratch.shares.address(),
             count: document as u32,
             dim: dim as u32,
             each: KEYS_EACH as u32,
@@ -235,7 +235,7 @@ impl Device {
         // SAFETY: there is room for as many shares.
         unsafe { self.launch("direction_sums", geometry, &parameters) }?;
         let mut sums = vec![0.0f32; shares * dim];
-        room.shares.read(0, &mut sums)?;
+        scratch.shares.read(0, &mut sums)?;
         let mut mean = vec![0.0f64; dim];
         for share in sums.chunks_exact(dim) {
             let pairs = mean.iter_mut().zip(share);
@@ -248,33 +248,33 @@ impl Device {
             .sqrt()
             .max(NO_LENGTH);
         let mean: Vec<f32> = mean.iter().map(|x| (x / length) as f32).collect();
-        room.linear.write(0, &mean)?;
+        scratch.linear.write(0, &mean)?;
         let rows = keys.part(head, 0..scores.len());
         let parameters = DirectionsParameters {
             keys: rows.address(),
-            mean: room.linear.address(),
-            out: room.out.address(),
+            mean: scratch.linear.address(),
+            out: scratch.out.address(),
             count: scores.len() as u32,
             ..parameters
         };
         // SAFETY: there is room for as many scores.
         unsafe { self.launch("against", warps(scores.len()), &parameters) }?;
-        room.out.read(0, scores)
+        scratch.out.read(0, scores)
     }
 
     /// As [`kept_kernels::quadratic_forms`] of the keys `tokens` of a head: `linear . key + key^T matrix key`, `out [tokens]`.
     ///
     /// # Panics
     /// When shapes do not fit.
-    pub fn forms(
+    pub fn bilinear_forms(
         &self,
         keys: &LayerRows,
         (head, tokens): (usize, Range<usize>),
         (linear, matrix): (&[f32], Option<&[f32]>),
         out: &mut [f32],
-        room: &mut Asking,
+        scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
-        let dim = room.check(keys, tokens.len())?;
+        let dim = scratch.check(keys, tokens.len())?;
         assert!(
             out.len() == tokens.len() && linear.len() == dim,
             "out [tokens], linear [dim {dim}]"
@@ -283,16 +283,16 @@ impl Device {
             matrix.is_none_or(|m| m.len() == dim * dim),
             "a matrix [dim {dim}, dim {dim}]"
         );
-        room.linear.write(0, linear)?;
+        scratch.linear.write(0, linear)?;
         if let Some(matrix) = matrix {
-            room.matrix.write(0, matrix)?;
+            scratch.matrix.write(0, matrix)?;
         }
         let rows = keys.part(head, tokens);
         let parameters = FormsParameters {
             keys: rows.address(),
-            linear: room.linear.address(),
-            matrix: matrix.map_or(0, |_| room.matrix.address()),
-            out: room.out.address(),
+            linear: scratch.linear.address(),
+            matrix: matrix.map_or(0, |_| scratch.matrix.address()),
+            out: scratch.out.address(),
             count: out.len() as u32,
             dim: dim as u32,
         };
@@ -308,7 +308,7 @@ impl Device {
         };
         // SAFETY: lengths were checked, and there is room for what comes out.
         unsafe { self.launch(name, geometry, &parameters) }?;
-        room.out.read(0, out)
+        scratch.out.read(0, out)
     }
 
     /// How long the rows `which` of a head are, `lengths [which]`, never 0.
@@ -320,20 +320,20 @@ impl Device {
         rows: &LayerRows,
         (head, which): (usize, Range<usize>),
         lengths: &mut [f32],
-        room: &mut Asking,
+        scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
-        let dim = room.check(rows, which.len())?;
+        let dim = scratch.check(rows, which.len())?;
         assert_eq!(lengths.len(), which.len(), "a length for each row");
         let rows = rows.part(head, which);
         let parameters = LengthsParameters {
             rows: rows.address(),
-            lengths: room.out.address(),
+            lengths: scratch.out.address(),
             count: lengths.len() as u32,
             dim: dim as u32,
         };
         // SAFETY: there is room for as many.
         unsafe { self.launch("row_lengths", warps(lengths.len()), &parameters) }?;
-        room.out.read(0, lengths)
+        scratch.out.read(0, lengths)
     }
 }
 

@@ -147,9 +147,9 @@ impl KeptRows {
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             kind,
-            numbers: device.room(narrow * kind.number_bytes(head_dim))?,
-            scales: device.room(narrow * kind.scales(head_dim))?,
-            wide: device.room(wide * head_dim)?,
+            numbers: device.alloc_uninit(narrow * kind.number_bytes(head_dim))?,
+            scales: device.alloc_uninit(narrow * kind.scales(head_dim))?,
+            wide: device.alloc_uninit(wide * head_dim)?,
             narrow,
             head_dim,
         })

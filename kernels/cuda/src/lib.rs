@@ -4,15 +4,15 @@
 //! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
 //! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
 //! - `nvidia.rs`: the driver, with the feature `cuda`.
-//! - `metered.rs`: for tests, a driver before another that limits and counts.
-//! - `rehearsal.rs`: a driver that counts what would be taken of another.
+//! - `fault_injecting.rs`: for tests, a driver before another that limits and counts.
+//! - `dry_run.rs`: a driver that counts what would be taken of another.
 //! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
-//! - `cache.rs`: [`CardCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
+//! - `cache.rs`: [`GpuCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
 //!   `kept.rs`: [`KeptRows`], how they are stored.
-//! - `rates.rs`: [`Rates`], what a card can do at most.
-//! - `beside.rs`: [`Sending`], [`Fetching`] and [`Bringing`], what travels while the device computes or the host looks.
-//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a card.
-//! - `step.rs`: one token's step in few launches; `recorded.rs`: [`Recorded`], launches that run again as one.
+//! - `rates.rs`: [`Rates`], what a GPU can do at most.
+//! - `async_copy.rs`: [`UploadStaging`], [`DownloadStaging`] and [`Readback`], what travels while the device computes or the host looks.
+//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a GPU.
+//! - `step.rs`: one token's step in few launches; `captured_graph.rs`: [`CapturedGraph`], launches that run again as one.
 //! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`, `expected.rs`: launches,
 //!   each with its checks and its geometry.
 //!
@@ -22,57 +22,57 @@
 #![warn(missing_docs)]
 
 mod alike;
+mod async_copy;
 mod attention;
-mod beside;
 mod cache;
 #[cfg(feature = "cuda")]
 mod candle;
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 mod candle_takes;
+mod captured_graph;
 mod classes;
 mod decode;
 mod device;
 pub mod driver;
+mod dry_run;
 mod elementwise;
 #[cfg(feature = "emulated")]
 pub mod emulated;
 mod error;
 mod expected;
+#[cfg(feature = "emulated")]
+mod fault_injecting;
 mod indices;
 mod keep;
 mod kept;
 mod merge;
-#[cfg(feature = "emulated")]
-mod metered;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
 mod rates;
-mod recorded;
-mod rehearsal;
 mod rows;
 mod scores;
 mod step;
 mod weights;
 
 pub use alike::{Compared, Comparing};
+pub use async_copy::{DownloadStaging, PendingCopy, Readback, UploadStaging};
 pub use attention::{AttentionScratch, PrefillAttention};
-pub use beside::{Bringing, Carried, Fetching, Sending};
-pub use cache::{CardCache, Keeping, LayerRoom, NewToken, StepLayer};
+pub use cache::{GpuCache, Keeping, LayerCapacity, NewToken, StepLayer};
+pub use captured_graph::CapturedGraph;
 pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, Ranks};
-pub use device::{Buffer, Device, Home, Number};
+pub use device::{Buffer, Device, MemorySpace, Number};
 pub use driver::FEW;
-pub use elementwise::{Activation, Angles, Heads, Places};
+pub use elementwise::{Activation, Angles, Heads, RowPositions};
 pub use error::DeviceError;
 pub use expected::{Asking, QuerySums};
+#[cfg(feature = "emulated")]
+pub use fault_injecting::{Meter, fault_injecting};
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
 pub use merge::{Mean, Merging};
-#[cfg(feature = "emulated")]
-pub use metered::{Meter, metered};
 pub use rates::{Rates, RatesOf};
-pub use recorded::Recorded;
 pub use rows::LayerRows;
 pub use scores::{Scores, ScoresScratch};
 pub use step::{Candidates, MOST_CANDIDATES, RowInputs, RowProduct, StepHeads};

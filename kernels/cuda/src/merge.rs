@@ -53,8 +53,8 @@ impl Merging {
         Ok(Self {
             starts: Indices::zeros(device, classes + 1)?,
             members: Indices::zeros(device, members)?,
-            weights: device.room(members)?,
-            lengths: device.room(members)?,
+            weights: device.alloc_uninit(members)?,
+            lengths: device.alloc_uninit(members)?,
             classes: 0,
             counted: 0,
         })

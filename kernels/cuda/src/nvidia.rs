@@ -17,20 +17,20 @@ use crate::candle::Launchers;
 use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
 use crate::{Device, DeviceError};
 use fault::Fault;
-pub use found::{Card, NoCard, cards};
+pub use found::{Gpu, NoGpu, gpus};
 use found::{begin, facts, none, sentence};
 use streams::{Graph, Mark, wait_for};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 
-/// The graphics card `ordinal`, ready for work.
+/// The GPU `ordinal`, ready for work.
 ///
 /// # Errors
 /// Why it cannot be used.
-pub fn open(ordinal: usize) -> Result<Device, NoCard> {
+pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
     let count = begin()?;
     if ordinal >= count {
-        return Err(NoCard::NoSuch { ordinal, count });
+        return Err(NoGpu::NoSuch { ordinal, count });
     }
     let (device, facts) = facts(ordinal).map_err(none)?;
     found::new_enough(&facts)?;
@@ -53,7 +53,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoCard> {
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
-            poisons: std::env::var_os("KEPT_CARD_POISON").is_some(),
+            poisons: std::env::var_os("KEPT_GPU_POISON").is_some(),
             fault: Fault::of_environment()?,
         };
         for image in FAT_BINARIES {
@@ -78,10 +78,10 @@ struct Nvidia {
     ahead: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
-    /// Where the host's page-locked memory begins, and its bytes.
+    /// Where the host's pinned memory begins, and its bytes.
     on_host: Mutex<BTreeMap<Address, usize>>,
     products: Launchers,
-    /// Whether memory is given out full of NaN, so that a kernel which leaves out a number is seen (`KEPT_CARD_POISON`).
+    /// Whether memory is given out full of NaN, so that a kernel which leaves out a number is seen (`KEPT_GPU_POISON`).
     poisons: bool,
     /// A failure on purpose.
     fault: Option<Fault>,
@@ -134,7 +134,7 @@ impl Nvidia {
     /// Copies in the order of `stream`.
     ///
     /// # Safety
-    /// As [`Driver::copy_beside`].
+    /// As [`Driver::copy_async`].
     unsafe fn copy_in(
         &self,
         stream: sys::CUstream,
@@ -239,7 +239,7 @@ impl Driver for Nvidia {
         let found = unsafe { result::malloc_host(bytes.max(1), flags) };
         let start = match found {
             Ok(start) => start,
-            // The computer's memory is short, and the card as sound as before.
+            // The computer's memory is short, and the GPU as sound as before.
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 return Err(DeviceError::HostMemory {
                     needed: bytes as u64,
@@ -247,7 +247,7 @@ impl Driver for Nvidia {
             }
             Err(error) => return Err(self.failed("locking memory of the computer for it")(error)),
         };
-        // With unified addresses, which every card has that there are kernels for, the device's address is the program's.
+        // With unified addresses, which every GPU has that there are kernels for, the device's address is the program's.
         let address = start as Address;
         let mut on_host = self.on_host.lock().expect("nobody panics inside");
         on_host.insert(address, bytes);
@@ -299,7 +299,7 @@ impl Driver for Nvidia {
             .map_err(self.failed("copying on it"))
     }
 
-    unsafe fn copy_beside(
+    unsafe fn copy_async(
         &self,
         to: Address,
         from: Address,
@@ -310,11 +310,11 @@ impl Driver for Nvidia {
         unsafe { self.copy_in(self.beside, to, from, bytes) }
     }
 
-    fn ahead_from_here(&self) -> Result<(), DeviceError> {
+    fn order_prefetches(&self) -> Result<(), DeviceError> {
         self.follow(self.ahead)
     }
 
-    unsafe fn copy_ahead(
+    unsafe fn prefetch_copy(
         &self,
         to: Address,
         from: Address,

@@ -1,4 +1,4 @@
-//! [`Rates`]: what a card can do at most, measured on it: figures of a benchmark are shares of these.
+//! [`Rates`]: what a GPU can do at most, measured on it: figures of a benchmark are shares of these.
 
 use std::time::Instant;
 
@@ -6,7 +6,9 @@ use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
 use crate::driver::{Address, Geometry};
-use crate::{AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention, Sending};
+use crate::{
+    AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention, UploadStaging,
+};
 
 /// Copies between two looks at the clock.
 const COPIES: usize = 8;
@@ -35,8 +37,8 @@ pub struct RatesOf {
 }
 
 impl RatesOf {
-    /// Enough for a graphics card's own speed, in a second or two: a quarter of a GiB, and the last chunk of 32K tokens of an 8B model's layer.
-    pub const CARD: Self = Self {
+    /// Enough for a GPU's own speed, in a second or two: a quarter of a GiB, and the last chunk of 32K tokens of an 8B model's layer.
+    pub const GPU: Self = Self {
         copied: 256 << 20,
         rounds: 1 << 14,
         shape: HeadShape {
@@ -49,13 +51,13 @@ impl RatesOf {
     };
 }
 
-/// Speeds of a card.
+/// Speeds of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Bytes a second of copies on the card, those read and those written.
+    /// Bytes a second of copies on the GPU, those read and those written.
     pub copy: f64,
-    /// Bytes a second of copies from the host's page-locked memory to the card.
-    pub to_card: f64,
+    /// Bytes a second of copies from the host's pinned memory to the GPU.
+    pub to_gpu: f64,
     /// Operations a second of halves on the tensor cores, sums in f32.
     pub matrix: f64,
     /// Operations a second of attention over a prompt.
@@ -82,10 +84,10 @@ impl Device {
         let copy =
             self.median(|| (0..COPIES).try_for_each(|_| to.copy_from(0, &from, 0..of.copied)))?;
         drop((from, to));
-        let to_card = self.sending_seconds(of.copied)?;
+        let to_gpu = self.sending_seconds(of.copied)?;
 
         let blocks = BLOCKS_EACH * self.facts().multiprocessors;
-        let out: Buffer<f32> = self.room((blocks * 128) as usize)?;
+        let out: Buffer<f32> = self.alloc_uninit((blocks * 128) as usize)?;
         let parameters = MatrixRateParameters {
             out: out.address(),
             rounds: of.rounds,
@@ -107,22 +109,22 @@ impl Device {
         let attended = 4 * (of.shape.q_heads * of.shape.head_dim) as u64 * seen;
         Ok(Rates {
             copy: 2.0 * (COPIES * of.copied) as f64 / copy,
-            to_card: of.copied as f64 / to_card,
+            to_gpu: of.copied as f64 / to_gpu,
             matrix: multiplied as f64 / matrix,
             attention: attended as f64 / attention,
         })
     }
 
     fn sending_seconds(&self, bytes: usize) -> Result<f64, DeviceError> {
-        let mut sending = Sending::new(self, bytes)?;
+        let mut sending = UploadStaging::new(self, bytes)?;
         let mut to: Buffer<u8> = self.zeros(bytes)?;
-        sending.ahead_from_here()?;
+        sending.order_prefetches()?;
         for half in 1..=2 {
-            sending.room()?.fill(half);
+            sending.space()?.fill(half);
             sending.send_to(&mut to, 0, bytes)?;
         }
         self.median(|| {
-            sending.room()?;
+            sending.space()?;
             sending.send_to(&mut to, 0, bytes)?;
             sending.before_the_rest()
         })
@@ -139,7 +141,7 @@ impl Device {
         };
         let (keys, values) = (layer()?, layer()?);
         let queries: Buffer<f16> = self.zeros(numbers)?;
-        let mut out = self.room(numbers)?;
+        let mut out = self.alloc_uninit(numbers)?;
         let mut scratch = AttentionScratch::new(self, shape)?;
         let task = PrefillAttention {
             shape,

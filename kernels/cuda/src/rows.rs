@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use kept_kernels::PackedRows;
 
 use crate::driver::{Address, Geometry};
-use crate::{Bringing, Buffer, Device, DeviceError};
+use crate::{Buffer, Device, DeviceError, Readback};
 
 /// Keys or values of one layer, `[kv_heads, capacity, head_dim]`; row == position.
 pub struct LayerRows {
@@ -146,7 +146,7 @@ impl LayerRows {
         head_dim: usize,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
-            data: device.room(kv_heads * capacity * head_dim)?,
+            data: device.alloc_uninit(kv_heads * capacity * head_dim)?,
             kv_heads,
             capacity,
             head_dim,
@@ -224,7 +224,7 @@ impl LayerRows {
     pub fn bring_head(
         &self,
         head: usize,
-        bringing: &mut Bringing<f16>,
+        bringing: &mut Readback<f16>,
         rows: &mut [f32],
     ) -> Result<(), DeviceError> {
         assert!(

@@ -44,7 +44,7 @@ impl ScoresScratch {
     /// For up to `rows` rows.
     pub fn new(device: &Device, shape: HeadShape, rows: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            log_sum_exp: device.room(shape.q_heads * rows)?,
+            log_sum_exp: device.alloc_uninit(shape.q_heads * rows)?,
             rows,
         })
     }

@@ -1,5 +1,5 @@
 //! One token's step in few launches: `device/step.cu`, `device/step_products.cu` and the end of `device/decode_attention.cu`. What differs from token
-//! to token lies on the device, so that a step can be recorded once and run again ([`crate::Recorded`]).
+//! to token lies on the device, so that a step can be recorded once and run again ([`crate::CapturedGraph`]).
 
 mod inputs;
 
@@ -211,10 +211,10 @@ pub struct Candidates {
 impl Candidates {
     /// For `count` numbers.
     pub fn new(device: &Device, count: usize) -> Result<Self, DeviceError> {
-        let room = count.div_ceil(EACH) * MOST_CANDIDATES;
+        let capacity = count.div_ceil(EACH) * MOST_CANDIDATES;
         Ok(Self {
-            values: device.room(room)?,
-            places: device.room(room)?,
+            values: device.alloc_uninit(capacity)?,
+            places: device.alloc_uninit(capacity)?,
             count,
         })
     }

@@ -4,7 +4,7 @@ use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::MappedMatrix;
 
 use crate::driver::{Address, Geometry, Inputs, Product};
-use crate::{Buffer, Device, DeviceError, Home};
+use crate::{Buffer, Device, DeviceError, MemorySpace};
 
 /// Matrices begin at multiples of this, as allocations do.
 const ALIGNED: usize = 256;
@@ -32,19 +32,19 @@ impl Weights {
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
         let shape = (kind, rows, cols);
-        let room = device.room(Self::room_for(device, shape))?;
-        Self::placed(device, (&room, 0), shape, blocks)
+        let memory = device.alloc_uninit(Self::bytes_for(device, shape))?;
+        Self::placed(device, (&memory, 0), shape, blocks)
     }
 
     /// Bytes that a matrix takes, with what must be there behind it and up to where the next one begins.
-    fn room_for(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
+    fn bytes_for(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         (bytes + behind(device, (kind, rows, cols))).next_multiple_of(ALIGNED)
     }
 
     fn placed(
         device: &Device,
-        (room, at): (&Buffer<u8>, usize),
+        (memory, at): (&Buffer<u8>, usize),
         (kind, rows, cols): (GgmlDType, usize, usize),
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
@@ -55,8 +55,8 @@ impl Weights {
         }
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
-        let taken = Self::room_for(device, (kind, rows, cols));
-        let mut data = room.share(at..at + taken);
+        let taken = Self::bytes_for(device, (kind, rows, cols));
+        let mut data = memory.share(at..at + taken);
         data.write(0, blocks)?;
         data.write(bytes, &vec![0; taken - bytes])?;
         Ok(Self {
@@ -74,15 +74,15 @@ impl Weights {
     /// As [`Weights::new`].
     pub fn of<const N: usize>(
         device: &Device,
-        home: Home,
+        space: MemorySpace,
         matrices: [&MappedMatrix; N],
     ) -> Result<[Self; N], DeviceError> {
         let bytes = matrices.map(|matrix| Self::bytes_of(device, matrix));
-        let room = device.room_at(home, bytes.iter().sum::<u64>() as usize)?;
+        let memory = device.alloc_uninit_in(space, bytes.iter().sum::<u64>() as usize)?;
         let (mut at, mut all) = (0, Vec::with_capacity(N));
         for (matrix, bytes) in matrices.into_iter().zip(bytes) {
             let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-            all.push(Self::placed(device, (&room, at), shape, matrix.bytes())?);
+            all.push(Self::placed(device, (&memory, at), shape, matrix.bytes())?);
             at += bytes as usize;
         }
         Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many")))
@@ -91,18 +91,18 @@ impl Weights {
     /// Bytes that a matrix takes in [`Weights::of`], wherever.
     pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
         let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-        Self::room_for(device, shape) as u64
+        Self::bytes_for(device, shape) as u64
     }
 
-    /// The same matrix, copied to `room` from byte `at` on.
+    /// The same matrix, copied to `memory` from byte `at` on.
     ///
     /// # Errors
     /// The device's.
     ///
     /// # Panics
     /// When it does not fit.
-    pub fn copied_to(&self, room: &Buffer<u8>, at: usize) -> Result<Self, DeviceError> {
-        let mut data = room.share(at..at + self.data.len());
+    pub fn copied_to(&self, memory: &Buffer<u8>, at: usize) -> Result<Self, DeviceError> {
+        let mut data = memory.share(at..at + self.data.len());
         data.copy_from(0, &self.data, 0..self.data.len())?;
         Ok(Self { data, ..*self })
     }
@@ -168,15 +168,15 @@ impl ProductScratch {
     /// For up to `inputs` rows of up to `cols` numbers.
     pub fn new(device: &Device, inputs: usize, cols: usize) -> Result<Self, DeviceError> {
         let products = device.driver().products();
-        let forms = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
+        let bilinear_forms = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
         let few = inputs.min(crate::driver::FEW);
-        let bytes = forms.iter().map(|&form| match form {
+        let bytes = bilinear_forms.iter().map(|&form| match form {
             Inputs::Few => products.input_bytes(form, few, cols),
             _ => products.input_bytes(form, inputs, cols),
         });
         Ok(Self {
-            quantised: device.room(bytes.max().unwrap_or(0))?,
-            workspace: device.room(products.workspace())?,
+            quantised: device.alloc_uninit(bytes.max().unwrap_or(0))?,
+            workspace: device.alloc_uninit(products.workspace())?,
             holds: None,
         })
     }

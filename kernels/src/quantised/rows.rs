@@ -55,7 +55,7 @@ impl QuantisedRows {
     }
 
     /// Room for `numbers` numbers, if there is less; what was filled is then gone.
-    pub fn make_room(&mut self, numbers: usize) {
+    pub fn reserve(&mut self, numbers: usize) {
         if self.bytes.len() < numbers {
             *self = Self::new(numbers);
         }

@@ -168,9 +168,9 @@ mod tests {
                     for level in crate::SimdLevel::available() {
                         let mut found = [f32::NAN; 2];
                         level.with(|| store.cosines(1, a, &others, &mut found));
-                        let apart = (f64::from(found[1]) - expected).abs();
+                        let cosine_to_mean = (f64::from(found[1]) - expected).abs();
                         assert!(
-                            apart < 2e-6 && (found[0] - 1.0).abs() < 2e-6,
+                            cosine_to_mean < 2e-6 && (found[0] - 1.0).abs() < 2e-6,
                             "{kind} {len} {level:?} {a} {b}: {found:?}, not 1 and {expected}"
                         );
                     }

@@ -266,8 +266,8 @@ impl<'a> Arriving<'a> {
             let passed_over = skip.min(chunk.len() as u64);
             skip -= passed_over;
             let bytes = &chunk[passed_over as usize..];
-            let room = file.bytes - self.have;
-            if bytes.len() as u64 > room {
+            let left = file.bytes - self.have;
+            if bytes.len() as u64 > left {
                 let error = HubError::WrongLength {
                     host,
                     file: file.path.clone(),

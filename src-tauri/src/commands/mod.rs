@@ -15,12 +15,12 @@ use crate::contract::{
     AppEvent, Choice, Estimate, LayerRow, Parameters, Replacement, Settings, Snapshot, TableRow,
     TokenSlots,
 };
-use crate::desk::{self, Desk};
 use crate::drop::whole;
+use crate::effects::Effects;
 use crate::map_views;
-use crate::wiring::Wiring;
+use crate::state::{self, AppState};
 
-type Desktop<'a> = State<'a, Arc<Wiring>>;
+type Desktop<'a> = State<'a, Arc<Effects>>;
 
 /// The tallest strip that can be asked for, in rows.
 const MOST_STRIP_ROWS: usize = 16_384;
@@ -29,8 +29,8 @@ const LONGEST_REPORT: usize = 2_000;
 
 /// The page listens from now on.
 #[tauri::command]
-pub async fn subscribe(wiring: Desktop<'_>, channel: Channel<AppEvent>) -> Result<(), String> {
-    wiring.subscribe(Box::new(move |event| {
+pub async fn subscribe(effects: Desktop<'_>, channel: Channel<AppEvent>) -> Result<(), String> {
+    effects.subscribe(Box::new(move |event| {
         if let Err(error) = channel.send(event) {
             tracing::warn!(%error, "the page does not listen");
         }
@@ -40,14 +40,14 @@ pub async fn subscribe(wiring: Desktop<'_>, channel: Channel<AppEvent>) -> Resul
 
 /// Everything, for a page that has just loaded.
 #[tauri::command]
-pub async fn snapshot(wiring: Desktop<'_>) -> Result<Snapshot, String> {
-    Ok(wiring.with(Desk::snapshot))
+pub async fn snapshot(effects: Desktop<'_>) -> Result<Snapshot, String> {
+    Ok(effects.with(AppState::snapshot))
 }
 
 /// The document's text, UTF-8.
 #[tauri::command]
-pub async fn document_text(wiring: Desktop<'_>, id: u64) -> Result<Response, String> {
-    let document = wiring.with(|desk| desk.document().cloned());
+pub async fn document_text(effects: Desktop<'_>, id: u64) -> Result<Response, String> {
+    let document = effects.with(|state| state.document().cloned());
     match document.filter(|document| document.id == id) {
         Some(document) => Ok(Response::new(document.text.as_bytes().to_vec())),
         None => Err("That document is no longer open.".to_owned()),
@@ -63,7 +63,7 @@ fn pick<R: Runtime>(
     app: &AppHandle<R>,
     title: &str,
     filters: &[(&str, &[&str])],
-    open: fn(&mut Desk, std::path::PathBuf),
+    open: fn(&mut AppState, std::path::PathBuf),
 ) {
     if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
         return;
@@ -79,8 +79,8 @@ fn pick<R: Runtime>(
     dialog.pick_file(move |picked: Option<FilePath>| {
         app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
         if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            app.state::<Arc<Wiring>>()
-                .with(|desk| open(desk, whole(path)));
+            app.state::<Arc<Effects>>()
+                .with(|state| open(state, whole(path)));
         }
     });
 }
@@ -88,21 +88,21 @@ fn pick<R: Runtime>(
 /// Opens the system's dialog for a document.
 #[tauri::command]
 pub async fn choose_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
-    pick(&app, "Open a document", &[], Desk::open_path);
+    pick(&app, "Open a document", &[], AppState::open_path);
     Ok(())
 }
 
 /// Opens the sample.
 #[tauri::command]
-pub async fn open_sample(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::open_sample);
+pub async fn open_sample(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::open_sample);
     Ok(())
 }
 
 /// Back to the empty state.
 #[tauri::command]
-pub async fn close_document(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::close_document);
+pub async fn close_document(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::close_document);
     Ok(())
 }
 
@@ -111,26 +111,26 @@ pub async fn close_document(wiring: Desktop<'_>) -> Result<(), String> {
 pub async fn choose_model<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     let filters: &[(&str, &[&str])] =
         &[("Models (GGUF)", &["gguf", "GGUF"]), ("All files", &["*"])];
-    pick(&app, "Open a model", filters, Desk::choose_model_file);
+    pick(&app, "Open a model", filters, AppState::choose_model_file);
     Ok(())
 }
 
 /// Takes new settings, whole or not at all.
 #[tauri::command]
-pub async fn save_settings(wiring: Desktop<'_>, settings: Settings) -> Result<Settings, String> {
-    wiring.with(|desk| desk.save_settings(settings))
+pub async fn save_settings(effects: Desktop<'_>, settings: Settings) -> Result<Settings, String> {
+    effects.with(|state| state.save_settings(settings))
 }
 
 /// Keeps what is typed and not sent. Not async, so that drafts stay in order.
 #[tauri::command]
-pub fn save_draft(wiring: Desktop<'_>, text: String) {
-    wiring.with(|desk| desk.save_draft(text));
+pub fn save_draft(effects: Desktop<'_>, text: String) {
+    effects.with(|state| state.save_draft(text));
 }
 
 /// What a question would cost.
 #[tauri::command]
 pub async fn estimate(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     method: String,
     parameters: Parameters,
     budget: Option<String>,
@@ -140,7 +140,7 @@ pub async fn estimate(
         parameters,
         budget,
     };
-    let answer = wiring.with(|desk| desk.estimate(choice))?;
+    let answer = effects.with(|state| state.estimate(choice))?;
     let mut estimate = answer
         .await
         .map_err(|_| "The engine has ended before it answered.".to_owned())??;
@@ -152,7 +152,7 @@ pub async fn estimate(
 /// Asks; the turn's id.
 #[tauri::command]
 pub async fn ask(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     question: String,
     method: String,
     parameters: Parameters,
@@ -163,29 +163,29 @@ pub async fn ask(
         parameters,
         budget,
     };
-    wiring.with(|desk| desk.ask(&question, choice))
+    effects.with(|state| state.ask(&question, choice))
 }
 
 /// Whether a method can be told this; an error says why not.
 #[tauri::command]
 pub async fn check_method(method: String, parameters: Parameters) -> Result<(), String> {
-    desk::check_method(&method, &parameters)
+    state::check_method(&method, &parameters)
 }
 
 /// Runs methods and budgets beside the full cache; the comparison's id.
 #[tauri::command]
 pub async fn compare(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     question: String,
     runs: Vec<Choice>,
 ) -> Result<u64, String> {
-    wiring.with(|desk| desk.compare(&question, runs))
+    effects.with(|state| state.compare(&question, runs))
 }
 
 /// Stops the comparison; what is done of it stays.
 #[tauri::command]
-pub async fn stop_comparison(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::stop_comparison);
+pub async fn stop_comparison(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::stop_comparison);
     Ok(())
 }
 
@@ -193,9 +193,9 @@ pub async fn stop_comparison(wiring: Desktop<'_>) -> Result<(), String> {
 #[tauri::command]
 pub async fn save_comparison<R: Runtime>(
     app: AppHandle<R>,
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
 ) -> Result<(), String> {
-    let (name, json) = wiring.with(|desk| desk.exported_comparison())?;
+    let (name, json) = effects.with(|state| state.exported_comparison())?;
     if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
@@ -205,13 +205,13 @@ pub async fn save_comparison<R: Runtime>(
     if let Some(window) = app.get_webview_window("main") {
         dialog = dialog.set_parent(&window);
     }
-    let wiring = wiring.inner().clone();
+    let effects = effects.inner().clone();
     dialog.save_file(move |picked: Option<FilePath>| {
         app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
         if let Some(Ok(path)) = picked.map(FilePath::into_path) {
             tauri::async_runtime::spawn(async move {
                 let written = tokio::fs::write(&path, json).await;
-                wiring.with(|desk| desk.comparison_written(&path, written.err()));
+                effects.with(|state| state.comparison_written(&path, written.err()));
             });
         }
     });
@@ -220,55 +220,55 @@ pub async fn save_comparison<R: Runtime>(
 
 /// What becomes of the file that waits, since it would take the place of a conversation.
 #[tauri::command]
-pub async fn replace_document(wiring: Desktop<'_>, how: Replacement) -> Result<(), String> {
-    wiring.with(|desk| desk.replace_document(how))
+pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<(), String> {
+    effects.with(|state| state.replace_document(how))
 }
 
 /// Opens the system's dialog for a document that is read beside what is open.
 #[tauri::command]
 pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
-    pick(&app, "Add a document", &[], Desk::add_path);
+    pick(&app, "Add a document", &[], AppState::add_path);
     Ok(())
 }
 
 /// Takes one of several documents away, and the conversation about them.
 #[tauri::command]
-pub async fn remove_document(wiring: Desktop<'_>, index: usize) -> Result<(), String> {
-    wiring.with(|desk| desk.remove_document(index))
+pub async fn remove_document(effects: Desktop<'_>, index: usize) -> Result<(), String> {
+    effects.with(|state| state.remove_document(index))
 }
 
 /// Stops what runs.
 #[tauri::command]
-pub async fn stop(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::stop);
+pub async fn stop(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::stop);
     Ok(())
 }
 
 /// Forgets the conversation.
 #[tauri::command]
-pub async fn clear_conversation(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::clear_conversation);
+pub async fn clear_conversation(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::clear_conversation);
     Ok(())
 }
 
 /// Removes what is kept on disk of documents, but what is in use; the outcome comes as events.
 #[tauri::command]
-pub async fn clear_vault(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::clear_vault)
+pub async fn clear_vault(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::clear_vault)
 }
 
 /// Starts the engine anew.
 #[tauri::command]
-pub async fn restart_worker(wiring: Desktop<'_>) -> Result<(), String> {
-    wiring.with(Desk::restart_worker);
+pub async fn restart_worker(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::restart_worker);
     Ok(())
 }
 
 /// The end of each document token: `[tokens]` u32, little endian.
 #[tauri::command]
-pub async fn map_ends(wiring: Desktop<'_>, turn: u64) -> Result<Response, String> {
-    let map = wiring.map(turn).await?;
-    let ends = desk::lock(&map)
+pub async fn map_ends(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
+    let map = effects.map(turn).await?;
+    let ends = state::lock(&map)
         .ends16()
         .iter()
         .flat_map(|end| end.to_le_bytes())
@@ -279,12 +279,12 @@ pub async fn map_ends(wiring: Desktop<'_>, turn: u64) -> Result<Response, String
 /// Slots that hold each token: `[tokens]` u16, little endian.
 #[tauri::command]
 pub async fn map_counts(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     turn: u64,
     layer: Option<usize>,
 ) -> Result<Response, String> {
-    let map = wiring.map_with_layer(turn, layer).await?;
-    let counts = desk::lock(&map).counts(layer);
+    let map = effects.map_with_layer(turn, layer).await?;
+    let counts = state::lock(&map).counts(layer);
     let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
 }
@@ -292,22 +292,26 @@ pub async fn map_counts(
 /// The strip: `[rows * 2]` u8, mean and max; 255 is 100 %.
 #[tauri::command]
 pub async fn map_strip(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     turn: u64,
     rows: usize,
     layer: Option<usize>,
 ) -> Result<Response, String> {
-    let map = wiring.map_with_layer(turn, layer).await?;
-    let strip = desk::lock(&map).strip(rows.clamp(1, MOST_STRIP_ROWS), layer);
+    let map = effects.map_with_layer(turn, layer).await?;
+    let strip = state::lock(&map).strip(rows.clamp(1, MOST_STRIP_ROWS), layer);
     Ok(Response::new(strip))
 }
 
 /// One token of a map.
 #[tauri::command]
-pub async fn map_token(wiring: Desktop<'_>, turn: u64, token: usize) -> Result<TokenSlots, String> {
-    let map = wiring.map(turn).await?;
-    let document = wiring.with(|desk| desk.document().cloned());
-    let map = desk::lock(&map);
+pub async fn map_token(
+    effects: Desktop<'_>,
+    turn: u64,
+    token: usize,
+) -> Result<TokenSlots, String> {
+    let map = effects.map(turn).await?;
+    let document = effects.with(|state| state.document().cloned());
+    let map = state::lock(&map);
     map_views::token(&map, document.as_deref(), token).ok_or_else(|| {
         format!(
             "This map has {} tokens; there is no token {token}.",
@@ -319,22 +323,22 @@ pub async fn map_token(wiring: Desktop<'_>, turn: u64, token: usize) -> Result<T
 /// The map as a table.
 #[tauri::command]
 pub async fn map_table(
-    wiring: Desktop<'_>,
+    effects: Desktop<'_>,
     turn: u64,
     layer: Option<usize>,
 ) -> Result<Vec<TableRow>, String> {
-    let map = wiring.map_with_layer(turn, layer).await?;
-    let document = wiring.with(|desk| desk.document().cloned());
-    let map = desk::lock(&map);
+    let map = effects.map_with_layer(turn, layer).await?;
+    let document = effects.with(|state| state.document().cloned());
+    let map = state::lock(&map);
     Ok(map_views::table(&map, document.as_deref(), layer))
 }
 
 /// The model's layers in the map, with those that the method does not cut.
 #[tauri::command]
-pub async fn map_layers(wiring: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>, String> {
-    let map = wiring.map(turn).await?;
-    let windows = wiring.with(|desk| desk.windows_of(turn));
-    let map = desk::lock(&map);
+pub async fn map_layers(effects: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>, String> {
+    let map = effects.map(turn).await?;
+    let windows = effects.with(|state| state.windows_of(turn));
+    let map = state::lock(&map);
     Ok(map_views::layers(&map, &windows))
 }
 

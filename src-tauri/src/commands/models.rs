@@ -123,7 +123,7 @@ pub async fn cancel_download(library: Shelf<'_>, id: u64) -> Result<(), String> 
 
 /// Lets models that can think do so before they answer, in this conversation.
 #[tauri::command]
-pub async fn set_thinking(wiring: Desktop<'_>, thinking: bool) -> Result<(), String> {
-    wiring.with(|desk| desk.set_thinking(thinking));
+pub async fn set_thinking(effects: Desktop<'_>, thinking: bool) -> Result<(), String> {
+    effects.with(|state| state.set_thinking(thinking));
     Ok(())
 }

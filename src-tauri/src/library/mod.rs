@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use self::queue::Queue;
 use crate::contract::{self, AppEvent, HubOffer, Inspection, NoticeKind};
-use crate::desk::{Remembered, Save};
-use crate::sentences;
-use crate::wiring::Wiring;
+use crate::effects::Effects;
+use crate::messages;
+use crate::state::{Remembered, Save};
 
 /// A download that is begun and not finished, as it is kept: enough to show it after a restart, and to go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub fn first_model(remembered: &mut Remembered) {
 
 /// See the head of this file.
 pub struct Library {
-    wiring: Arc<Wiring>,
+    effects: Arc<Effects>,
     state: Mutex<State>,
 }
 
@@ -100,9 +100,9 @@ impl Ids {
 
 impl Library {
     /// With the downloads that an earlier start has left; they rest until somebody wants them.
-    pub fn new(wiring: Arc<Wiring>, begun: Vec<BegunDownload>) -> Arc<Self> {
+    pub fn new(effects: Arc<Effects>, begun: Vec<BegunDownload>) -> Arc<Self> {
         let library = Arc::new(Self {
-            wiring,
+            effects,
             state: Mutex::default(),
         });
         let mut state = library.state();
@@ -129,8 +129,8 @@ impl Library {
             }
         }
         loop {
-            let by_hand: Vec<PathBuf> = self.wiring.with(|desk| {
-                let chosen = desk.models().iter().filter(|m| !m.choice.in_box);
+            let by_hand: Vec<PathBuf> = self.effects.with(|state| {
+                let chosen = state.models().iter().filter(|m| !m.choice.in_box);
                 chosen.map(|m| PathBuf::from(&m.path)).collect()
             });
             let looked = tokio::task::spawn_blocking(move || find(by_hand)).await;
@@ -149,19 +149,19 @@ impl Library {
 
     /// Tells the page what there is, without looking again.
     pub fn tell(&self) {
-        let models = self.wiring.with(|desk| desk.models().to_vec());
+        let models = self.effects.with(|state| state.models().to_vec());
         let mut state = self.state();
         let library = shelf::library(&mut state, &models, available_memory());
-        self.wiring.tell(AppEvent::Library {
+        self.effects.tell(AppEvent::Library {
             library: Box::new(library),
         });
-        self.wiring.tell(AppEvent::Downloads {
+        self.effects.tell(AppEvent::Downloads {
             downloads: shelf::downloads(&mut state),
         });
     }
 
     fn tell_downloads(&self, state: &mut State) {
-        self.wiring.tell(AppEvent::Downloads {
+        self.effects.tell(AppEvent::Downloads {
             downloads: shelf::downloads(state),
         });
     }
@@ -172,7 +172,7 @@ impl Library {
             return Ok(PathBuf::from(id));
         }
         let found = self.state().ids.place(id).cloned();
-        found.ok_or_else(|| sentences::unknown_model(id))
+        found.ok_or_else(|| messages::unknown_model(id))
     }
 
     /// Adds a folder of models.
@@ -194,13 +194,13 @@ impl Library {
         let (kind, message) = match outcome {
             Ok(message) => (NoticeKind::Info, message),
             Err(error) => {
-                let sentence = sentences::of_hub(&error.to_string());
+                let sentence = messages::of_hub(&error.to_string());
                 (NoticeKind::Error, Some(sentence))
             }
         };
         if let Some(message) = message {
-            self.wiring
-                .with(|desk| desk.notice(kind, contract::Place::Models, message));
+            self.effects
+                .with(|state| state.notice(kind, contract::Place::Models, message));
         }
         self.look().await;
     }
@@ -208,18 +208,18 @@ impl Library {
     /// What a model can read with the memory that is free now.
     pub async fn inspect(&self, id: &str, stretch: Option<String>) -> Result<Inspection, String> {
         let path = self.place(id)?;
-        let answer = self.wiring.with(|desk| desk.inspect(path, stretch))?;
+        let answer = self.effects.with(|state| state.inspect(path, stretch))?;
         answer
             .await
-            .map_err(|_| sentences::ENGINE_ENDED.to_owned())?
+            .map_err(|_| messages::ENGINE_ENDED.to_owned())?
     }
 
     /// Opens a model and makes it the setting.
     pub fn choose(&self, id: &str, stretch: Option<String>) -> Result<(), String> {
         let path = self.place(id)?;
         let label = shelf::label(&self.state(), &path);
-        self.wiring
-            .with(|desk| desk.choose_model(path, label, stretch))?;
+        self.effects
+            .with(|state| state.choose_model(path, label, stretch))?;
         self.tell();
         Ok(())
     }
@@ -228,9 +228,9 @@ impl Library {
     pub async fn remove_model(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let label = shelf::label(&self.state(), &path);
-        let chosen = self.wiring.with(|desk| desk.chosen_path());
+        let chosen = self.effects.with(|state| state.chosen_path());
         if chosen.is_some_and(|chosen| is_same(Path::new(&chosen), &path)) {
-            return Err(sentences::model_in_use(&label));
+            return Err(messages::model_in_use(&label));
         }
         let removed = blocking({
             let path = path.clone();
@@ -238,9 +238,9 @@ impl Library {
         })
         .await;
         if removed.is_ok() {
-            self.wiring.with(|desk| desk.forget_model(&path));
+            self.effects.with(|state| state.forget_model(&path));
         }
-        self.outcome(removed.map(|bytes| Some(sentences::removed(&label, bytes))))
+        self.outcome(removed.map(|bytes| Some(messages::removed(&label, bytes))))
             .await;
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Library {
     pub async fn remove_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let removed = blocking(move || cache().remove_partial(&path)).await;
-        let says = |bytes| Some(sentences::removed("What had arrived", bytes));
+        let says = |bytes| Some(messages::removed("What had arrived", bytes));
         self.outcome(removed.map(says)).await;
         Ok(())
     }
@@ -258,10 +258,10 @@ impl Library {
     pub async fn resume_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let Some((repo, sha256)) = cache().partial_of(&path) else {
-            return Err(sentences::unknown_model(id));
+            return Err(messages::unknown_model(id));
         };
         let reference = Hub::from_env().model_of(&repo, &sha256).await;
-        let reference = reference.map_err(|error| sentences::of_hub(&error.to_string()))?;
+        let reference = reference.map_err(|error| messages::of_hub(&error.to_string()))?;
         self.download(reference);
         self.look().await;
         Ok(())
@@ -269,7 +269,7 @@ impl Library {
 
     /// What a repository offers, for `owner/name` or `owner/name:file`.
     pub async fn offers(&self, written: &str) -> Result<Vec<HubOffer>, String> {
-        let said = |error: HubError| sentences::of_hub(&error.to_string());
+        let said = |error: HubError| messages::of_hub(&error.to_string());
         let reference: ModelRef = written.parse().map_err(said)?;
         let offers = Hub::from_env()
             .offers(&reference.repo)
@@ -296,7 +296,7 @@ impl Library {
     pub fn start(self: &Arc<Self>, reference: &str) -> Result<u64, String> {
         let reference: ModelRef = reference
             .parse()
-            .map_err(|error: HubError| sentences::of_hub(&error.to_string()))?;
+            .map_err(|error: HubError| messages::of_hub(&error.to_string()))?;
         Ok(self.download(reference))
     }
 
@@ -362,7 +362,7 @@ impl Library {
         let begun = shelf::begun(&state);
         if begun != state.saved {
             state.saved.clone_from(&begun);
-            self.wiring.save(Save::Downloads(begun));
+            self.effects.save(Save::Downloads(begun));
         }
         self.tell_downloads(&mut state);
         drop(state);

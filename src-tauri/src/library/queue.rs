@@ -3,7 +3,7 @@
 use kept_hub::{Phase, Status};
 
 use crate::contract::{self, DownloadState};
-use crate::sentences;
+use crate::messages;
 
 /// A download, as far as a queue needs to know.
 pub trait Transfer {
@@ -82,7 +82,7 @@ impl<T: Transfer> Entry<T> {
             seconds_left: status.seconds_left,
             part: status.part,
             parts: status.parts,
-            message: status.message.as_deref().map(sentences::of_hub),
+            message: status.message.as_deref().map(messages::of_hub),
             model,
         }
     }

@@ -10,8 +10,8 @@ use super::{BegunDownload, State, cache, is_ours};
 use crate::contract::{
     self, CatalogueModel, HubOffer, Library, ModelFolder, Suits, UnfinishedModel,
 };
-use crate::desk::{ModelEntry, file_name};
-use crate::sentences;
+use crate::messages;
+use crate::state::{ModelEntry, file_name};
 
 /// Everything but downloads that are under way.
 pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64>) -> Library {
@@ -48,7 +48,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         troubles: found
             .troubles
             .iter()
-            .map(|trouble| sentences::of_hub(trouble))
+            .map(|trouble| messages::of_hub(trouble))
             .collect(),
         folders: folders
             .iter()
@@ -102,8 +102,8 @@ fn found_model(model: &FoundModel, id: String, models: &[ModelEntry]) -> contrac
         place: model.place.name().to_owned(),
         lies: at_home(&model.path),
         reason: (!model.supported).then(|| match &model.reason {
-            Some(reason) => sentences::not_supported(reason, &model.path),
-            None => sentences::NOT_SUPPORTED.to_owned(),
+            Some(reason) => messages::not_supported(reason, &model.path),
+            None => messages::NOT_SUPPORTED.to_owned(),
         }),
         choice: choice.map(|m| m.choice.id.clone()),
         in_box: false,

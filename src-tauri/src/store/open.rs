@@ -9,7 +9,7 @@ use sqlx::sqlite::{
 };
 
 use super::{Store, StoreError};
-use crate::desk::Remembered;
+use crate::state::Remembered;
 
 static MIGRATIONS: Migrator = sqlx::migrate!();
 

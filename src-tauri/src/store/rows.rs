@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqlitePool, SqliteRow};
 
 use super::StoreError;
 use crate::contract::{ModelChoice, Settings, Turn, TurnState};
-use crate::desk::{ModelEntry, OpenDocument, Remembered};
+use crate::state::{ModelEntry, OpenDocument, Remembered};
 
 /// The open database.
 #[derive(Debug, Clone)]

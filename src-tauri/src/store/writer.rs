@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Store, StoreError};
-use crate::desk::{Save, lock};
-use crate::sentences;
+use crate::messages;
+use crate::state::{Save, lock};
 
 enum Task {
     Save(Save),
@@ -68,7 +68,7 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
                 Err(error) => {
                     tracing::error!(%error, "not saved");
                     if !failing {
-                        on_error(sentences::NOT_WRITTEN.to_owned());
+                        on_error(messages::NOT_WRITTEN.to_owned());
                     }
                     failing = true;
                 }

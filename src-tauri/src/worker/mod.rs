@@ -1,6 +1,6 @@
 //! Supervises kept-worker: starts it, carries requests and replies, notices its death, starts it again.
 //!
-//! It knows no document and no question: what a death means for them is decided on the desk ([`Audience`]). Three deaths
+//! It knows no document and no question: what a death means for them is decided on the desk ([`WorkerEvents`]). Three deaths
 //! within ten seconds of the start, one after another, and it gives up until a person asks.
 
 mod process;
@@ -10,14 +10,14 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kept_engine::protocol::{Cards, Frame, Kind, ProtocolError, Reply, Request, header};
+use kept_engine::protocol::{Frame, Gpus, Kind, ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub use programs::{CARD_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
+pub use programs::{GPU_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
 
 /// A worker that has not said hello by then is not going to.
 const HELLO: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ const LAST_WORDS: usize = 200;
 pub enum Order {
     /// To the worker of this generation; dropped if another lives by then.
     Say {
-        /// As given to [`Audience::hello`].
+        /// As given to [`WorkerEvents::hello`].
         generation: u64,
         /// What to say.
         request: Box<Request>,
@@ -46,11 +46,11 @@ pub enum Order {
 }
 
 /// Who hears what becomes of the worker.
-pub trait Audience: Send + Sync + 'static {
+pub trait WorkerEvents: Send + Sync + 'static {
     /// What it is to compute on, as in the settings; asked before every start.
     fn device(&self) -> Option<String>;
-    /// The graphics cards that were found before a start.
-    fn cards(&self, cards: Cards);
+    /// The GPUs that were found before a start.
+    fn gpus(&self, gpus: Gpus);
     /// It lives; this is its first message.
     fn hello(&self, generation: u64, hello: Reply);
     /// It says something. An error means that it makes no sense: the worker is ended.
@@ -78,22 +78,22 @@ const GRACE: Duration = Duration::from_millis(500);
 pub async fn supervise(
     programs: Programs,
     mut orders: UnboundedReceiver<Order>,
-    audience: Arc<dyn Audience>,
+    worker_events: Arc<dyn WorkerEvents>,
 ) {
     let mut generation = 0;
     let mut soon = 0;
     loop {
         generation += 1;
         let started = Instant::now();
-        let cards = programs.look().await;
-        let start = programs.start(audience.device().as_deref(), &cards);
-        audience.cards(cards);
+        let gpus = programs.look().await;
+        let start = programs.start(worker_events.device().as_deref(), &gpus);
+        worker_events.gpus(gpus);
         let end = match process::start(&start) {
-            Ok(child) => live(child, generation, &mut orders, &*audience).await,
+            Ok(child) => live(child, generation, &mut orders, &*worker_events).await,
             Err(error) => {
                 tracing::error!(program = %start.program.display(), %error, "the engine cannot be started");
                 let variable = start.variable(&programs);
-                audience.gone(&process::cannot_start(&start.program, variable, &error));
+                worker_events.gone(&process::cannot_start(&start.program, variable, &error));
                 wait_for_restart(&mut orders).await
             }
         };
@@ -107,10 +107,10 @@ pub async fn supervise(
                     false => 0,
                 };
                 if soon < PATIENCE {
-                    audience.died(&what);
+                    worker_events.died(&what);
                     continue;
                 }
-                audience.gone(&format!(
+                worker_events.gone(&format!(
                     "{what} That was the third time in a row, so it was not started again: choose another model or document, or start it again."
                 ));
                 if let End::Closed(told) = wait_for_restart(&mut orders).await {
@@ -147,7 +147,7 @@ async fn live(
     mut child: Child,
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
-    audience: &dyn Audience,
+    worker_events: &dyn WorkerEvents,
 ) -> End {
     let (Some(stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -160,7 +160,7 @@ async fn live(
     let (heard, mut hear) = mpsc::channel(64);
     let reader = tokio::spawn(read(stdout, heard));
 
-    let end = converse(generation, orders, audience, &say, &mut hear).await;
+    let end = converse(generation, orders, worker_events, &say, &mut hear).await;
     reader.abort();
     writer.abort();
     match end {
@@ -195,7 +195,7 @@ async fn live(
 async fn converse(
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
-    audience: &dyn Audience,
+    worker_events: &dyn WorkerEvents,
     say: &UnboundedSender<(Request, Option<Arc<str>>)>,
     hear: &mut mpsc::Receiver<Result<stream::WithBytes, ProtocolError>>,
 ) -> Option<End> {
@@ -209,13 +209,13 @@ async fn converse(
                 Some(Err(error)) => return Some(End::Died(nonsense(&error.to_string()))),
                 Some(Ok((hello @ Reply::Hello { .. }, _))) if !greeted => {
                     greeted = true;
-                    audience.hello(generation, hello);
+                    worker_events.hello(generation, hello);
                 }
                 Some(Ok(_)) if !greeted => {
                     return Some(End::Died(nonsense("it did not say hello first")));
                 }
                 Some(Ok((reply, bytes))) => {
-                    if let Err(error) = audience.reply(reply, bytes) {
+                    if let Err(error) = worker_events.reply(reply, bytes) {
                         return Some(End::Died(nonsense(&error)));
                     }
                 }

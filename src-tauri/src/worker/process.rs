@@ -9,8 +9,8 @@ use tokio::process::{Child, Command};
 
 use super::programs::Start;
 
-/// The code with which it ends after a graphics card failed it (`kept-worker/main.rs`).
-const CARD_LOST: i32 = 71;
+/// The code with which it ends after a GPU failed it (`kept-worker/main.rs`).
+const GPU_LOST: i32 = 71;
 
 /// Starts it. It ends when its standard input does, and at the latest when the handle is dropped.
 pub fn start(start: &Start) -> io::Result<Child> {
@@ -51,8 +51,8 @@ pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
             _ => format!("The engine crashed (signal {signal})."),
         };
     }
-    if status.code() == Some(CARD_LOST) {
-        return "The graphics card failed, and the engine that used it was ended.".to_owned();
+    if status.code() == Some(GPU_LOST) {
+        return "The GPU failed, and the engine that used it was ended.".to_owned();
     }
     let code = status
         .code()

@@ -1,4 +1,4 @@
-//! Frames of the worker's standard output, read without blocking. What they mean is `desk`'s business.
+//! Frames of the worker's standard output, read without blocking. What they mean is `state`'s business.
 
 use kept_engine::protocol::{Frame, HEADER_BYTES, Kind, ProtocolError, Reply, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt};

@@ -1,10 +1,10 @@
 /**
  * What a person can do: each calls the program and puts a refusal's sentence where the person looks. The state itself changes
- * by the program's events (`desk.svelte.ts`).
+ * by the program's events (`app.svelte.ts`).
  */
 import * as calls from './calls'
 import type { AppEvent, Choice, Parameters, Replacement, Settings } from './contract'
-import type { Desk, Place } from './desk.svelte'
+import type { AppState, Place } from './app.svelte'
 
 const DRAFT_MS = 400
 const ESTIMATE_MS = 150
@@ -21,21 +21,21 @@ export function nextZoom(zoom: number, direction: number): number {
 }
 
 export class Actions {
-  #desk: Desk
+  #app: AppState
   #draftTimer: ReturnType<typeof setTimeout> | null = null
   #estimateTimer: ReturnType<typeof setTimeout> | null = null
   #estimateRun = 0
   #asking = false
 
-  constructor(desk: Desk) {
-    this.#desk = desk
+  constructor(app: AppState) {
+    this.#app = app
   }
 
   async #try<T>(where: Place, work: Promise<T>): Promise<T | undefined> {
     try {
       return await work
     } catch (refusal) {
-      this.#desk.notify(where, calls.sentence(refusal))
+      this.#app.notify(where, calls.sentence(refusal))
       return undefined
     }
   }
@@ -49,40 +49,40 @@ export class Actions {
   closeDocument = async () => {
     try {
       await calls.closeDocument()
-      this.#desk.close()
+      this.#app.close()
     } catch (refusal) {
-      this.#desk.notify('document', calls.sentence(refusal))
+      this.#app.notify('document', calls.sentence(refusal))
     }
   }
 
   /** Stops the question that runs or the document that is being opened; nothing if neither. */
   stop = () => {
-    if (this.#desk.running || this.#desk.opening) void this.#try('conversation', calls.stop())
+    if (this.#app.running || this.#app.opening) void this.#try('conversation', calls.stop())
   }
 
   /** Asks what stands in the composer. Refused, it stays there. */
   send = async () => {
-    const question = this.#desk.draft.trim()
-    if (question === '' || this.#asking || this.#desk.running) return
-    const before = this.#desk.draft
+    const question = this.#app.draft.trim()
+    if (question === '' || this.#asking || this.#app.running) return
+    const before = this.#app.draft
     const id = await this.ask(question)
     if (id === null) return
     // What was typed while the question went out is not thrown away, nor a question that was refused meanwhile.
-    const refused = this.#desk.turns.some((turn) => turn.id === id && turn.state === 'failed')
-    if (this.#desk.draft === before && !refused) this.#desk.draft = ''
+    const refused = this.#app.turns.some((turn) => turn.id === id && turn.state === 'failed')
+    if (this.#app.draft === before && !refused) this.#app.draft = ''
     this.#saveDraftNow()
   }
 
   /** Asks `question` with the method and budget now chosen; the turn's id if it was taken. */
   ask = async (question: string): Promise<number | null> => {
     if (this.#asking) return null
-    const desk = this.#desk
+    const app = this.#app
     this.#asking = true
-    desk.dismissAll('conversation')
+    app.dismissAll('conversation')
     try {
-      return await calls.ask(question, desk.choice)
+      return await calls.ask(question, app.choice)
     } catch (refusal) {
-      desk.notify('conversation', calls.sentence(refusal))
+      app.notify('conversation', calls.sentence(refusal))
       return null
     } finally {
       this.#asking = false
@@ -91,14 +91,14 @@ export class Actions {
 
   /** Takes what the program says. A question that it gave back is a draft like one that was typed: it is saved. */
   take = (event: AppEvent) => {
-    const before = this.#desk.draft
-    this.#desk.apply(event)
-    if (this.#desk.draft !== before) this.saveDraftSoon()
+    const before = this.#app.draft
+    this.#app.apply(event)
+    if (this.#app.draft !== before) this.saveDraftSoon()
   }
 
   /** Compares; whether it was taken. A refusal's sentence is the caller's to show. */
   compare = async (question: string, runs: Choice[]): Promise<string | null> => {
-    this.#desk.dismissAll('comparison')
+    this.#app.dismissAll('comparison')
     try {
       await calls.compare(question, runs)
       return null
@@ -131,8 +131,8 @@ export class Actions {
 
   /** Opens a model; whether it was taken. What was said of models before is no longer so. */
   useModel = async (id: string, stretch: string | null): Promise<boolean> => {
-    this.#desk.dismissAll('model')
-    this.#desk.dismissAll('models')
+    this.#app.dismissAll('model')
+    this.#app.dismissAll('models')
     return (
       (await this.#try(
         'models',
@@ -155,12 +155,12 @@ export class Actions {
 
   /** Sets parameters of the chosen method, in place of those before; why not, or null. */
   setParameters = async (parameters: Parameters): Promise<string | null> => {
-    const desk = this.#desk
-    const { method } = desk.settings
-    const all = { ...desk.settings.parameters, [method]: parameters }
+    const app = this.#app
+    const { method } = app.settings
+    const all = { ...app.settings.parameters, [method]: parameters }
     if (Object.keys(parameters).length === 0) delete all[method]
     try {
-      desk.settings = await calls.saveSettings({ ...desk.settings, parameters: all })
+      app.settings = await calls.saveSettings({ ...app.settings, parameters: all })
       return null
     } catch (refusal) {
       return calls.sentence(refusal)
@@ -169,24 +169,24 @@ export class Actions {
 
   /** Larger (1), smaller (-1) or ordinary (0) text. */
   zoom = (direction: number) => {
-    const { zoom } = this.#desk.settings
+    const { zoom } = this.#app.settings
     const next = direction === 0 ? 100 : nextZoom(zoom, direction)
     if (next !== zoom) void this.change({ zoom: next }, 'conversation')
-    this.#desk.announcement = `Text at ${next} %`
+    this.#app.announcement = `Text at ${next} %`
   }
 
   /** Saves changed settings; the program's refusal is shown and the old ones stay. */
   change = async (changes: Partial<Settings>, where: Place = 'settings'): Promise<boolean> => {
-    const desk = this.#desk
-    const before = desk.settings
-    desk.settings = { ...before, ...changes }
-    desk.dismissAll(where)
+    const app = this.#app
+    const before = app.settings
+    app.settings = { ...before, ...changes }
+    app.dismissAll(where)
     try {
-      desk.settings = await calls.saveSettings(desk.settings)
+      app.settings = await calls.saveSettings(app.settings)
       return true
     } catch (refusal) {
-      desk.settings = before
-      desk.notify(where, calls.sentence(refusal))
+      app.settings = before
+      app.notify(where, calls.sentence(refusal))
       return false
     }
   }
@@ -204,7 +204,7 @@ export class Actions {
   #saveDraftNow(): void {
     if (this.#draftTimer !== null) clearTimeout(this.#draftTimer)
     this.#draftTimer = null
-    void this.#try('conversation', calls.saveDraft(this.#desk.draft))
+    void this.#try('conversation', calls.saveDraft(this.#app.draft))
   }
 
   /**
@@ -212,24 +212,24 @@ export class Actions {
    * just been restarted may not have its document yet: a refusal is tried again a few times before it is believed.
    */
   estimateSoon = (choice: Choice) =>
-    this.#estimateAfter(ESTIMATE_MS, choice, Date.now() - this.#desk.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1)
+    this.#estimateAfter(ESTIMATE_MS, choice, Date.now() - this.#app.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1)
 
   #estimateAfter(ms: number, choice: Choice, tries: number): void {
     if (this.#estimateTimer !== null) clearTimeout(this.#estimateTimer)
     const run = ++this.#estimateRun
     this.#estimateTimer = setTimeout(async () => {
       this.#estimateTimer = null
-      const desk = this.#desk
+      const app = this.#app
       try {
         const estimate = await calls.estimate(choice)
         if (run !== this.#estimateRun) return
-        desk.estimate = estimate
-        desk.estimateError = null
+        app.estimate = estimate
+        app.estimateError = null
       } catch (refusal) {
         if (run !== this.#estimateRun) return
         if (tries > 1) return this.#estimateAfter(ESTIMATE_AGAIN_MS, choice, tries - 1)
-        desk.estimate = null
-        desk.estimateError = calls.sentence(refusal)
+        app.estimate = null
+        app.estimateError = calls.sentence(refusal)
       }
     }, ms)
   }

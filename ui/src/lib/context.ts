@@ -1,14 +1,14 @@
 /** What every part of the window is given: the state and what can be done. Made once, in `App.svelte` (or a test). */
 import { createContext } from 'svelte'
 import type { Actions } from './actions'
-import type { Desk } from './desk.svelte'
+import type { AppState } from './app.svelte'
 import type { Find } from './find.svelte'
 import type { MapView } from './map.svelte'
 import type { Reader } from './reader.svelte'
 import type { TextStore } from './text.svelte'
 
 export interface Kept {
-  desk: Desk
+  app: AppState
   actions: Actions
   text: TextStore
   map: MapView

@@ -45,18 +45,18 @@ export interface Settings {
   cache: string | null
   /** What everything may take in memory, such as `6 GiB`; null is no limit. */
   memory: string | null
-  /** What computes: `cpu` or `cuda:0`; null takes a graphics card where the model fits one. */
+  /** What computes: `cpu` or `cuda:0`; null takes a GPU where the model fits one. */
   device: string | null
 }
 
-/** The graphics cards of this computer, as they were when the engine was last started. */
-export interface Cards {
-  cards: GraphicsCard[]
+/** The GPUs of this computer, as they were when the engine was last started. */
+export interface Gpus {
+  gpus: Gpu[]
   /** Why there is none, one sentence. */
   whyNone: string | null
 }
 
-export interface GraphicsCard {
+export interface Gpu {
   /** As in `Settings`: `cuda:0`. */
   device: string
   name: string
@@ -101,9 +101,9 @@ export interface ModelFacts {
   bytesPerRow: number
   stretch: string | null
   canThink: boolean
-  /** What computes: `the processor`, or a graphics card's name. */
+  /** What computes: `the processor`, or a GPU's name. */
   computesOn: string
-  /** Why that is the processor, where a graphics card was looked for: one sentence. */
+  /** Why that is the processor, where a GPU was looked for: one sentence. */
   whyProcessor: string | null
 }
 
@@ -311,7 +311,7 @@ export interface Snapshot {
   worker: WorkerState
   /** null until the engine has said so, or where nothing can be kept. */
   vault: Vault | null
-  cards: Cards
+  gpus: Gpus
   /** False in a second window: said to the person once. */
   saves: boolean
   version: string
@@ -345,7 +345,7 @@ export type AppEvent =
   /** What is kept on disk has changed. */
   | { event: 'vault'; vault: Vault | null }
   /** Before every start of the engine. */
-  | { event: 'cards'; cards: Cards }
+  | { event: 'gpus'; gpus: Gpus }
   /** What was found, whenever that changes after `look_for_models`. */
   | { event: 'library'; library: Library }
   /** All downloads of the list, whenever one changes. At most about 10 a second. */

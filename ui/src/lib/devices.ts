@@ -1,15 +1,15 @@
 /** What the engine computes on, in words. */
-import type { Cards, ModelFacts } from './contract'
+import type { Gpus, ModelFacts } from './contract'
 import { bytes } from './format'
 
-/** What can be chosen, by the setting's value; a card that was chosen and is not there any more stays in the list. */
-export function choices({ cards }: Cards, chosen: string | null): { value: string; words: string }[] {
+/** What can be chosen, by the setting's value; a GPU that was chosen and is not there any more stays in the list. */
+export function choices({ gpus }: Gpus, chosen: string | null): { value: string; words: string }[] {
   const all = [
     { value: '', words: 'Automatic' },
     { value: 'cpu', words: 'Processor' },
-    ...cards.map((card) => ({
-      value: card.device,
-      words: `${card.name} (${bytes(card.free)} of ${bytes(card.memory)} free)`,
+    ...gpus.map((gpu) => ({
+      value: gpu.device,
+      words: `${gpu.name} (${bytes(gpu.free)} of ${bytes(gpu.memory)} free)`,
     })),
   ]
   if (chosen !== null && !all.some((one) => one.value === chosen))
@@ -17,9 +17,9 @@ export function choices({ cards }: Cards, chosen: string | null): { value: strin
   return all
 }
 
-/** One line: what computes now, and why it is no graphics card. */
-export function computes(model: ModelFacts | null, { cards, whyNone }: Cards, chosen: string | null): string {
+/** One line: what computes now, and why it is no GPU. */
+export function computes(model: ModelFacts | null, { gpus, whyNone }: Gpus, chosen: string | null): string {
   const now = model && model.computesOn !== '' ? `Runs on ${model.computesOn}.` : ''
-  const why = chosen === 'cpu' ? null : (model?.whyProcessor ?? (cards.length === 0 ? whyNone : null))
+  const why = chosen === 'cpu' ? null : (model?.whyProcessor ?? (gpus.length === 0 ? whyNone : null))
   return [now, why === null ? '' : why].filter((part) => part !== '').join(' ')
 }

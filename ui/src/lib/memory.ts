@@ -4,7 +4,7 @@
  */
 import { bytes } from './format'
 import type { Estimate, Memory, ModelFacts, Settings, Turn } from './contract'
-import type { Live } from './desk.svelte'
+import type { Live } from './app.svelte'
 
 export type Phase = 'estimate' | 'live' | 'turn'
 

@@ -145,7 +145,7 @@ export function start(): void {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
-    cards: { cards: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
+    gpus: { gpus: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
     version: '0.1.0',
   }

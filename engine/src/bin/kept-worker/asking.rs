@@ -15,30 +15,30 @@ use kept_engine::{
 };
 
 use crate::comparing::{Comparison, compare};
-use crate::desk::{Input, parse_budget, stored};
+use crate::dispatcher::{Input, parse_budget, stored};
 use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
 
 /// How a question has left the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum EngineHealth {
     /// As it was.
     Sound,
     /// After a bug: what it held may be torn.
     Broken,
-    /// The graphics card failed, or has no memory left.
-    CardLost,
+    /// The GPU failed, or has no memory left.
+    GpuLost,
 }
 
 /// The last word on a question, and how it left the engine.
-pub type Ending = (Reply, Left);
+pub type Ending = (Reply, EngineHealth);
 
 /// How an error of the engine leaves it.
-pub fn left(error: &EngineError) -> Left {
-    match error.loses_card() {
-        true => Left::CardLost,
-        false => Left::Sound,
+pub fn engine_health(error: &EngineError) -> EngineHealth {
+    match error.loses_gpu() {
+        true => EngineHealth::GpuLost,
+        false => EngineHealth::Sound,
     }
 }
 
@@ -90,11 +90,17 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let started = named.spawn(move || {
         for job in queue {
             let (ticket, what) = (job.ticket, job.work.what());
-            let (reply, left) = last_word(ticket, what, || match &job.work {
+            let (reply, engine_health) = last_word(ticket, what, || match &job.work {
                 Work::Ask(question) => answer(&job, question, &output),
                 Work::Compare(comparison) => compare(&job, comparison, &output),
             });
-            if inbox.send(Input::Ended { reply, left }).is_err() {
+            if inbox
+                .send(Input::Ended {
+                    reply,
+                    engine_health,
+                })
+                .is_err()
+            {
                 return;
             }
         }
@@ -117,7 +123,7 @@ fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endin
                 message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
                 stopped: false,
             };
-            (reply, Left::Broken)
+            (reply, EngineHealth::Broken)
         }
     }
 }
@@ -125,16 +131,16 @@ fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endin
 /// Answers one question; gives the last word on it.
 fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let failed = |message: String, stopped: bool, left: Left| {
+    let failed = |message: String, stopped: bool, engine_health: EngineHealth| {
         let reply = Reply::Failed {
             ticket: Some(ticket),
             what: Failure::Ask,
             message,
             stopped,
         };
-        (reply, left)
+        (reply, engine_health)
     };
-    let refused = |message: String| failed(message, false, Left::Sound);
+    let refused = |message: String| failed(message, false, EngineHealth::Sound);
     let Question {
         text,
         method,
@@ -183,11 +189,11 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => {
             let answer = watching.facts(answer);
-            (Reply::Answered { ticket, answer }, Left::Sound)
+            (Reply::Answered { ticket, answer }, EngineHealth::Sound)
         }
         Err(error) => {
             let stopped = matches!(error, EngineError::Stopped);
-            failed(error.to_string(), stopped, left(&error))
+            failed(error.to_string(), stopped, engine_health(&error))
         }
     }
 }
@@ -385,8 +391,8 @@ mod tests {
 
     #[test]
     fn a_bug_in_a_question_is_its_last_word() {
-        let (reply, left) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
-        assert_eq!(left, Left::Broken);
+        let (reply, engine_health) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
+        assert_eq!(engine_health, EngineHealth::Broken);
         let Reply::Failed {
             ticket, message, ..
         } = reply

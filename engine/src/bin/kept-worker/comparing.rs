@@ -7,8 +7,8 @@ use kept_engine::policies::Budget;
 use kept_engine::protocol::{CompareRun, Failure, Reply};
 use kept_engine::{Engine, EngineError, Event};
 
-use crate::asking::{Ending, Job, Left, left};
-use crate::desk::{parse_budget, stored};
+use crate::asking::{Ending, EngineHealth, Job, engine_health};
+use crate::dispatcher::{parse_budget, stored};
 use crate::output::Output;
 
 /// The full cache's attention and logits along its answer are held in memory: no longer answer than this.
@@ -31,7 +31,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
             message: error.to_string(),
             stopped: matches!(error, EngineError::Stopped),
         };
-        (reply, left(error))
+        (reply, engine_health(error))
     };
     let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
         Ok(engine) => engine,
@@ -42,7 +42,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
                 message,
                 stopped: false,
             };
-            return (reply, Left::Sound);
+            return (reply, EngineHealth::Sound);
         }
     };
     let engine = &engine;
@@ -64,7 +64,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
         report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
     });
     match run_all(job, engine, &reference, &comparison.runs, output) {
-        Ok(()) => (Reply::Compared { ticket: job.ticket }, Left::Sound),
+        Ok(()) => (Reply::Compared { ticket: job.ticket }, EngineHealth::Sound),
         Err(error) => failed(&error),
     }
 }

@@ -1,30 +1,30 @@
-//! What computes: what the command line says of it, which cards there are, and a model put where it fits.
+//! What computes: what the command line says of it, which GPUs there are, and a model put where it fits.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use kept_engine::protocol::Cards;
-use kept_engine::{DeviceChoice, Engine, graphics_cards};
+use kept_engine::protocol::Gpus;
+use kept_engine::{DeviceChoice, Engine, gpus};
 
 /// What the program was started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// To answer a window.
     Serve,
-    /// `--cards`: to say which graphics cards there are, as one line of JSON ([`Cards`]), and to end.
-    SayCards,
+    /// `--gpus`: to say which GPUs there are, as one line of JSON ([`Gpus`]), and to end.
+    SayGpus,
 }
 
 static WANTED: OnceLock<DeviceChoice> = OnceLock::new();
 
-/// Reads the command line: `--device auto|cpu|cuda:N`, or `--cards` alone.
+/// Reads the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
 ///
 /// # Errors
 /// What of it is not known, in a sentence.
 pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
-            ("--cards", None) if WANTED.get().is_none() => return Ok(Task::SayCards),
+            ("--gpus", None) if WANTED.get().is_none() => return Ok(Task::SayGpus),
             ("--device", Some(device)) => {
                 if WANTED.set(wanted(&device)?).is_err() {
                     return Err("--device is given once".to_owned());
@@ -32,7 +32,7 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
             }
             _ => {
                 return Err(format!(
-                    "{argument} is not known; it takes --device auto|cpu|cuda:N, or --cards alone"
+                    "{argument} is not known; it takes --device auto|cpu|cuda:N, or --gpus alone"
                 ));
             }
         }
@@ -44,13 +44,13 @@ fn wanted(device: &str) -> Result<DeviceChoice, String> {
     device.parse().map_err(|error| format!("{error}"))
 }
 
-/// Says on standard output which graphics cards there are.
-pub fn say_cards() -> ExitCode {
-    let (cards, why_none) = match graphics_cards() {
-        Ok(cards) => (cards, None),
+/// Says on standard output which GPUs there are.
+pub fn say_gpus() -> ExitCode {
+    let (gpus, why_none) = match gpus() {
+        Ok(gpus) => (gpus, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    match serde_json::to_string(&Cards { cards, why_none }) {
+    match serde_json::to_string(&Gpus { gpus, why_none }) {
         Ok(line) => {
             println!("{line}");
             ExitCode::SUCCESS
@@ -62,7 +62,7 @@ pub fn say_cards() -> ExitCode {
     }
 }
 
-/// The engine where it is to compute; and, where a card was looked for in vain, why that is the processor.
+/// The engine where it is to compute; and, where a GPU was looked for in vain, why that is the processor.
 ///
 /// # Errors
 /// Why it cannot be on the device that was named, in a sentence.
@@ -89,8 +89,8 @@ mod tests {
         assert!(wanted("gpu").is_err_and(|why| why.contains("cuda:0")));
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));
-        assert_eq!(read(&["--cards"]), Ok(Task::SayCards));
-        for words in [&["--cards", "now"][..], &["--device"], &["--fast", "x"]] {
+        assert_eq!(read(&["--gpus"]), Ok(Task::SayGpus));
+        for words in [&["--gpus", "now"][..], &["--device"], &["--fast", "x"]] {
             let refusal = read(words).expect_err("nonsense");
             assert!(refusal.contains("--device auto|cpu|cuda:N"), "{refusal}");
         }

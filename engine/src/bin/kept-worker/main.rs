@@ -1,13 +1,13 @@
 //! `kept-worker`: the engine in a process of its own, for a window that must outlive it. Requests come on standard input,
 //! replies go to standard output, both as frames (`kept_engine::protocol`); the end of the input stops what runs and ends the process.
 //!
-//! This thread reads. The desk (`desk.rs`) decides, on a second thread; questions and comparisons run on a third (`asking.rs`, `comparing.rs`); every file that
+//! This thread reads. The desk (`dispatcher.rs`) decides, on a second thread; questions and comparisons run on a third (`asking.rs`, `comparing.rs`); every file that
 //! is opened has a thread of its own. Not here: anything the engine does.
 
 mod asking;
 mod comparing;
-mod desk;
 mod device;
+mod dispatcher;
 mod facts;
 mod joining;
 mod keeping;
@@ -25,8 +25,8 @@ use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::desk::{Desk, Input};
 use crate::device::Task;
+use crate::dispatcher::{Dispatcher, Input};
 use crate::output::Output;
 
 /// Memory that the system refuses ends this process with a sentence, and the window starts another one.
@@ -41,13 +41,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Exit code after a bug that nothing can go on after.
 const BROKEN: i32 = 70;
 
-/// Exit code after a graphics card failed: this process can use it no more. The window knows it.
-const CARD_LOST: i32 = 71;
+/// Exit code after a GPU failed: this process can use it no more. The window knows it.
+const GPU_LOST: i32 = 71;
 
 fn main() -> ExitCode {
     match device::read_arguments(std::env::args().skip(1)) {
         Ok(Task::Serve) => serve(),
-        Ok(Task::SayCards) => device::say_cards(),
+        Ok(Task::SayGpus) => device::say_gpus(),
         Err(refusal) => {
             eprintln!("kept-worker: {refusal}");
             ExitCode::from(MALFORMED)
@@ -69,11 +69,11 @@ fn serve() -> ExitCode {
     start_log();
     output.say(&facts::hello());
     let (inbox, inputs) = channel();
-    let desk = Desk::new(output, inbox.clone());
+    let dispatcher = Dispatcher::new(output, inbox.clone());
     let named = std::thread::Builder::new().name("desk".to_owned());
     let (ended, end) = channel();
     let started = named.spawn(move || {
-        let work = std::panic::AssertUnwindSafe(|| desk.run(inputs));
+        let work = std::panic::AssertUnwindSafe(|| dispatcher.run(inputs));
         if std::panic::catch_unwind(work).is_err() {
             std::process::exit(BROKEN);
         }

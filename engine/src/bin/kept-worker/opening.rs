@@ -12,8 +12,8 @@ use kept_engine::protocol::{
 };
 use kept_engine::{DocumentLength, Engine, model_path};
 
-use crate::desk::Input;
 use crate::device;
+use crate::dispatcher::Input;
 use crate::facts;
 use crate::output::Output;
 

@@ -30,7 +30,7 @@ pub struct Drawn<'a> {
 
 /// The room that the longest of the methods' names takes.
 fn longest(runs: &[Drawn<'_>]) -> f64 {
-    svg::room_for(runs.iter().map(|drawn| drawn.method))
+    svg::width_for(runs.iter().map(|drawn| drawn.method))
 }
 
 /// All pictures that there is something to draw for, as file name and SVG.

@@ -148,7 +148,7 @@ impl Svg {
 }
 
 /// About how wide the longest of some headings is, and a space behind it.
-pub(crate) fn room_for<'a>(texts: impl Iterator<Item = &'a str>) -> f64 {
+pub(crate) fn width_for<'a>(texts: impl Iterator<Item = &'a str>) -> f64 {
     let longest = texts.map(|text| text.chars().count()).max().unwrap_or(0);
     7.0 * longest as f64 + 12.0
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kept_kernels::{RowStore, Stop};
-use kept_policies::ScoresAlone;
+use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
 use crate::observe::Measured;
@@ -19,7 +19,7 @@ pub(in crate::prefill) struct Learned<'a> {
     pub(in crate::prefill) column_sums: &'a [f32],
     pub(in crate::prefill) measured: &'a Measured,
     /// `[kv_heads, tokens]`
-    pub(in crate::prefill) repetition: &'a [f32],
+    pub(in crate::prefill) reconstruction: &'a [f32],
 }
 
 impl Prefix {
@@ -117,7 +117,7 @@ impl Prefix {
                         writer.sums(&learned.measured.sums(skip, products))?;
                     }
                     (Measurement::Repetition { .. }, _) => {
-                        for scores in learned.repetition.chunks_exact(learned.tokens) {
+                        for scores in learned.reconstruction.chunks_exact(learned.tokens) {
                             writer.numbers(&scores[..self.tokens])?;
                         }
                     }
@@ -131,10 +131,10 @@ impl Prefix {
     }
 
     /// Whether a layer's end waits for these scores.
-    pub(in crate::prefill) fn awaits(&self, alone: ScoresAlone) -> bool {
-        let wanted = Measurement::of_scores(alone);
-        let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&wanted);
-        let there = self.same && self.stored(wanted).is_some();
+    pub(in crate::prefill) fn awaits(&self, score_cache: ScoreCacheKey) -> bool {
+        let request = Measurement::of_scores(score_cache);
+        let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&request);
+        let there = self.same && self.stored(request).is_some();
         self.writer.as_ref().is_some_and(writes) && !there
     }
 

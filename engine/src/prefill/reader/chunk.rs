@@ -1,4 +1,4 @@
-//! One chunk of tokens on its way through a layer, on the processor or on a graphics card.
+//! One chunk of tokens on its way through a layer, on the processor or on a GPU.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use kept_policies::Retention;
 
 use super::{Asked, Read, Reader};
 use crate::observe::{LastQueries, LogSumExp};
-use crate::prefill::card::CardChunk;
+use crate::prefill::gpu::GpuChunk;
 use crate::shape::attention_scale;
 use crate::{EngineError, Watch};
 
 impl Reader<'_> {
-    /// What is on a graphics card of the first `rows` rows of the layer comes to the host.
+    /// What is on a GPU of the first `rows` rows of the layer comes to the host.
     pub(super) fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
-        if let Some(card) = &mut self.card {
+        if let Some(gpu) = &mut self.gpu {
             let scratch = &mut self.scratch;
-            card.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
+            gpu.bring_rows(rows, &mut scratch.keys, &mut scratch.values)?;
         }
         Ok(())
     }
@@ -41,10 +41,10 @@ impl Reader<'_> {
         if self.whole {
             return Ok(());
         }
-        match (retention, &mut self.card) {
-            (Retention::Keep(kept), Some(card)) if copied => {
+        match (retention, &mut self.gpu) {
+            (Retention::Keep(kept), Some(gpu)) if copied => {
                 let scratch = &mut self.scratch;
-                Ok(card.bring_kept(kept, &mut scratch.keys, &mut scratch.values)?)
+                Ok(gpu.bring_kept(kept, &mut scratch.keys, &mut scratch.values)?)
             }
             _ => self.bring_all(n),
         }
@@ -52,22 +52,22 @@ impl Reader<'_> {
 
     /// What the queries `rows` came to, all of those since it came last, comes to the host.
     pub(super) fn bring_query_sums(&mut self, rows: &Range<usize>) -> Result<(), EngineError> {
-        if let Some(card) = &mut self.card {
-            card.bring_query_sums(rows, &mut self.scratch.measured)?;
+        if let Some(gpu) = &mut self.gpu {
+            gpu.bring_query_sums(rows, &mut self.scratch.measured)?;
         }
         Ok(())
     }
 
     /// What all rows have seen comes to the host.
     pub(super) fn bring_column_sums(&mut self) -> Result<(), EngineError> {
-        if let Some(card) = &mut self.card {
-            card.bring_column_sums(&mut self.scratch.column_sums)?;
+        if let Some(gpu) = &mut self.gpu {
+            gpu.bring_column_sums(&mut self.scratch.column_sums)?;
         }
         Ok(())
     }
 
-    /// [`Reader::read_chunk`] on a graphics card.
-    pub(super) fn read_chunk_on_card(
+    /// [`Reader::read_chunk`] on a GPU.
+    pub(super) fn read_chunk_on_gpu(
         &mut self,
         layer: usize,
         rows: Range<usize>,
@@ -75,7 +75,7 @@ impl Reader<'_> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let card = self.card.as_mut().expect("a reading on a card");
+        let gpu = self.gpu.as_mut().expect("a reading on a GPU");
         let scratch = &mut self.scratch;
         let (first, count) = (rows.start, rows.len());
         stop.check()?;
@@ -86,7 +86,7 @@ impl Reader<'_> {
             true => document.min(rows.end + self.sizes[0].chunk),
             false => rows.end + self.sizes[0].chunk,
         };
-        let chunk = CardChunk {
+        let chunk = GpuChunk {
             layer,
             first,
             at: first - known,
@@ -102,25 +102,25 @@ impl Reader<'_> {
             observed: rows.end - asked.window_from.clamp(first, rows.end),
             column_sums: asked.column_sums,
         };
-        card.project(&chunk, scratch.measured.futures())?;
-        card.store(&chunk)?;
+        gpu.project(&chunk, scratch.measured.futures())?;
+        gpu.store(&chunk)?;
         let leaves = self.prefix.writes() && first < document;
         if leaves {
-            card.pack(&chunk)?;
+            gpu.pack(&chunk)?;
         }
         if self.prefix.wants_queries(&rows) {
             let q = &mut scratch.q[..count * self.heads.q_heads * self.heads.head_dim];
-            card.bring_queries(count, q)?;
+            gpu.bring_queries(count, q)?;
             self.prefix.hear_queries(first, q);
         }
-        card.attend(&chunk)?;
-        // Written while the card computes: the chunk before, and at the document's end this one too.
+        gpu.attend(&chunk)?;
+        // Written while the GPU computes: the chunk before, and at the document's end this one too.
         let later = usize::from(leaves && rows.end < document);
-        while let Some((first, packed)) = card.packed(later)? {
+        while let Some((first, packed)) = gpu.packed(later)? {
             self.prefix.leave(first, packed);
         }
-        card.wait()?;
-        self.tally.passed(count, watch);
+        gpu.wait()?;
+        self.progress.passed(count, watch);
         Ok(())
     }
 
@@ -153,14 +153,14 @@ impl Reader<'_> {
         match (
             rope.of_layer(layer),
             self.alive.positions(),
-            &mut self.turns,
+            &mut self.gathered_rope,
         ) {
             (None, ..) => {}
-            (Some(rope), Some(alive), Some(turns)) => {
+            (Some(rope), Some(alive), Some(gathered_rope)) => {
                 let positions = alive[first..first + count].iter();
-                turns.stand(rope, positions.map(|&p| p as usize));
-                turns.rotate(q, self.heads.q_heads, 0..count);
-                turns.rotate(k, self.heads.kv_heads, 0..count);
+                gathered_rope.stand(rope, positions.map(|&p| p as usize));
+                gathered_rope.rotate(q, self.heads.q_heads, 0..count);
+                gathered_rope.rotate(k, self.heads.kv_heads, 0..count);
             }
             (Some(rope), ..) => {
                 rope.rotate_rows(q, self.heads.q_heads, first);
@@ -221,7 +221,7 @@ impl Reader<'_> {
             rows.add_column_sums(known, &mut scratch.column_sums, stop)?;
             measuring += started.elapsed();
         }
-        self.tally.passed(count, watch);
+        self.progress.passed(count, watch);
         Ok(measuring)
     }
 }

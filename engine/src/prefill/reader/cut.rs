@@ -3,46 +3,51 @@
 use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_models::RopeTable;
 use kept_policies::{
-    BelowAverage, HostRows, Needs, Observation, Policy, Pos, Positions, PromptRows, Retention,
+    HostRows, LowAttention, Needs, Observation, Policy, Pos, Positions, PromptRows, Retention,
     Softmax,
 };
 
 use super::Reader;
 use crate::EngineError;
 use crate::compact::{CompactLayer, Gather};
-use crate::decode::room_of;
+use crate::decode::capacity_of;
 use crate::observe::{LastQueries, host_rows, ramp_weights};
-use crate::prefill::card::CardRows;
 use crate::prefill::check::check;
+use crate::prefill::gpu::GpuRows;
 use crate::shape::attention_scale;
 
 impl Reader<'_> {
-    /// Copies rows of the layer that was just read to the cache on the card: those of `slots`, where the `books` have their places.
-    fn keep_there(&mut self, books: &CompactLayer, slots: &[Vec<u32>]) -> Result<(), EngineError> {
-        let room = room_of(books)?;
-        let card = self.card.as_mut().expect("rows that stay on a card");
-        Ok(card.keep(&room, (&books.keys, slots))?)
+    /// Copies rows of the layer that was just read to the cache on the GPU: those of `slots`, where the `slot_table` have their places.
+    fn keep_there(
+        &mut self,
+        slot_table: &CompactLayer,
+        slots: &[Vec<u32>],
+    ) -> Result<(), EngineError> {
+        let capacity = capacity_of(slot_table)?;
+        let gpu = self.gpu.as_mut().expect("rows that stay on a GPU");
+        Ok(gpu.keep(&capacity, (&slot_table.keys, slots))?)
     }
 
     /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
     /// holds them.
     ///
     /// # Errors
-    /// [`EngineError::Card`].
+    /// [`EngineError::Gpu`].
     pub(in crate::prefill) fn keep_window(
         &mut self,
         window: usize,
         which: usize,
     ) -> Result<CompactLayer, EngineError> {
-        let (n, room, cache) = {
+        let (n, max_new_tokens, cache) = {
             let sizes = &self.sizes[which];
-            (sizes.tokens, sizes.room, sizes.cache)
+            (sizes.tokens, sizes.max_new_tokens, sizes.cache)
         };
-        let ring = match self.sizes[which].rows_on_card {
+        let ring = match self.sizes[which].rows_on_gpu {
             true => {
                 let rows = (&self.scratch.keys, &self.scratch.values);
                 let mut slots = Vec::new();
-                let ring = CompactLayer::ring_books(rows, n, (window, room), cache, &mut slots);
+                let ring =
+                    CompactLayer::ring_slots(rows, n, (window, max_new_tokens), cache, &mut slots);
                 self.keep_there(&ring, &slots)?;
                 ring
             }
@@ -52,10 +57,17 @@ impl Reader<'_> {
                 self.bring_kept(&Retention::Keep(last), n, true)?;
                 let scratch = &mut self.scratch;
                 let rows = (&scratch.keys, &scratch.values);
-                CompactLayer::ring(rows, n, window, room, cache, &mut scratch.gathered)
+                CompactLayer::ring(
+                    rows,
+                    n,
+                    window,
+                    max_new_tokens,
+                    cache,
+                    &mut scratch.gathered,
+                )
             }
         };
-        self.tally.cut(None, &ring);
+        self.progress.cut(None, &ring);
         Ok(ring)
     }
 
@@ -71,11 +83,11 @@ impl Reader<'_> {
         let _span = tracing::debug_span!("selecting", layer, method = policy.name()).entered();
         let all = self.sizes;
         let sizes = &all[which];
-        let (n, positions) = (sizes.entering[layer], sizes.positions);
+        let (n, positions) = (sizes.layer_input_tokens[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
         let needs = sizes.needs[layer];
-        // A card answers by itself.
-        let looks = needs.copies || (needs.rows && self.card.is_none());
+        // A GPU answers by itself.
+        let looks = needs.copies || (needs.rows && self.gpu.is_none());
         // A method that asks about keys and re-assigns positions does so as they will be stored: before RoPE.
         let before_rope = positions == Positions::Reassigned;
         let raw = looks && before_rope;
@@ -83,7 +95,7 @@ impl Reader<'_> {
             self.bring_all(n)?;
         }
         self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
-        self.score_alone((model_layer, layer), policy)?;
+        self.score_query_agnostic((model_layer, layer), policy)?;
         if raw {
             match self.sizes.len() {
                 // Nobody looks at them afterwards.
@@ -98,7 +110,7 @@ impl Reader<'_> {
             Some(keys) if raw => keys,
             _ => &self.scratch.keys,
         };
-        let there = self.rows_on_card(model_layer, before_rope, &needs);
+        let there = self.rows_on_gpu(model_layer, before_rope, &needs);
         let here = host_rows(keys, &self.scratch.values);
         let rows = Rows {
             copies: needs.copies.then_some(keys),
@@ -106,23 +118,23 @@ impl Reader<'_> {
         };
         let observation = self.observation(layer, which, rows);
         let retention = policy.select(&observation, sizes.rows[layer]);
-        let spreads = policy.spreads(&observation, &retention);
-        let passed = policy.pass_on(&observation);
-        there.map_or(Ok(()), CardRows::check)?;
+        let value_merges = policy.value_merges(&observation, &retention);
+        let passed = policy.surviving_tokens(&observation);
+        there.map_or(Ok(()), GpuRows::check)?;
         check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
-        let left = match &mut self.card {
-            Some(card) if !spreads.is_empty() => Some(card.bring_left(&spreads)?),
+        let left = match &mut self.gpu {
+            Some(gpu) if !value_merges.is_empty() => Some(gpu.bring_left(&value_merges)?),
             _ => None,
         };
-        let copied = (spreads.is_empty() || left.is_some()) && sizes.tables[layer].is_none();
-        let stays = sizes.rows_on_card;
-        assert!(copied || !stays, "only copies stay on a card");
-        let merged = match (&retention, &mut self.card) {
-            (Retention::Merge(heads), Some(card)) => {
+        let copied = (value_merges.is_empty() || left.is_some()) && sizes.tables[layer].is_none();
+        let stays = sizes.rows_on_gpu;
+        assert!(copied || !stays, "only copies stay on a GPU");
+        let merged = match (&retention, &mut self.gpu) {
+            (Retention::Merge(heads), Some(gpu)) => {
                 let (keys, values) = (&mut self.scratch.keys, &mut self.scratch.values);
                 // What lies there now is no longer a token's own: whoever wants these brings them again.
                 self.whole = false;
-                Some(card.bring_merged(heads, (model_layer, before_rope), keys, values)?)
+                Some(gpu.bring_merged(heads, (model_layer, before_rope), keys, values)?)
             }
             _ => None,
         };
@@ -144,16 +156,16 @@ impl Reader<'_> {
             places: self.alive.positions(),
             // Keys of a method that re-assigns positions are stored before RoPE.
             unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
-            spreads: &spreads,
+            value_merges: &value_merges,
             left: left.as_deref(),
             merged: merged.is_some(),
         };
         let compact = match stays {
             true => {
                 let mut slots = Vec::new();
-                let books = gather.books(&mut slots);
-                self.keep_there(&books, &slots)?;
-                books
+                let slot_table = gather.slot_table(&mut slots);
+                self.keep_there(&slot_table, &slots)?;
+                slot_table
             }
             false => {
                 let compact = gather.layer(&mut self.scratch.gathered);
@@ -168,51 +180,54 @@ impl Reader<'_> {
             }
         };
         let retention = self.alive.at_positions(retention, self.heads.kv_heads);
-        let entering = passed.as_ref().map_or(n, Vec::len);
-        let announced = sizes.entering.get(layer + 1);
+        let layer_input_tokens = passed.as_ref().map_or(n, Vec::len);
+        let announced = sizes.layer_input_tokens.get(layer + 1);
         assert!(
-            announced.is_none_or(|&next| next == entering),
+            announced.is_none_or(|&next| next == layer_input_tokens),
             "as many tokens enter the next layer as the method announced"
         );
         if let Some(passed) = passed {
             let width = self.of.model.config().width;
-            if let Some(card) = &mut self.card {
-                self.residual = card.bring_residual(0..n)?;
+            if let Some(gpu) = &mut self.gpu {
+                self.residual = gpu.bring_residual(0..n)?;
             }
-            self.alive.pass_on(&passed, &mut self.residual, width);
+            self.alive
+                .surviving_tokens(&passed, &mut self.residual, width);
             self.entered = self.residual.len() / width;
-            if let Some(card) = &mut self.card {
-                card.write_residual(&std::mem::take(&mut self.residual))?;
+            if let Some(gpu) = &mut self.gpu {
+                gpu.write_residual(&std::mem::take(&mut self.residual))?;
             }
         }
-        self.tally.cut(Some(layer), &compact);
+        self.progress.cut(Some(layer), &compact);
         Ok((compact, retention))
     }
 
     /// The scores that the method gives the document whatever stands behind it, where the vault waits for them.
-    fn score_alone(
+    fn score_query_agnostic(
         &mut self,
         (model_layer, layer): (usize, usize),
         policy: &dyn Policy,
     ) -> Result<(), EngineError> {
         let needs = self.sizes[0].needs[layer];
-        let Some(alone) = needs.alone else {
+        let Some(score_cache) = needs.score_cache else {
             return Ok(());
         };
-        if !self.prefix.awaits(alone) {
+        if !self.prefix.awaits(score_cache) {
             return Ok(());
         }
-        let ranks = policy.ranks().expect("who has scores ranks by them");
-        let there = self.rows_on_card(model_layer, false, &needs);
+        let ranks = policy
+            .cacheable_scorer()
+            .expect("who has scores ranks by them");
+        let there = self.rows_on_gpu(model_layer, false, &needs);
         let here = host_rows(&self.scratch.keys, &self.scratch.values);
         let rows = Rows {
             copies: None,
             asked: Some(asked(&there, &here)),
         };
         let scores = ranks.token_scores(&self.observation(layer, 0, rows));
-        there.map_or(Ok(()), CardRows::check)?;
+        there.map_or(Ok(()), GpuRows::check)?;
         self.prefix.end_scored(&scores);
-        let n = self.sizes[0].entering[layer];
+        let n = self.sizes[0].layer_input_tokens[layer];
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
             known[..head.len()].copy_from_slice(head);
         }
@@ -220,15 +235,15 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The card's rows of the model's layer that was just read, where it has them and the method asks about rows.
-    fn rows_on_card(&self, model_layer: usize, raw: bool, needs: &Needs) -> Option<CardRows<'_>> {
-        let card = self.card.as_ref().filter(|_| needs.rows);
-        card.map(|card| card.rows(model_layer, raw))
+    /// The GPU's rows of the model's layer that was just read, where it has them and the method asks about rows.
+    fn rows_on_gpu(&self, model_layer: usize, raw: bool, needs: &Needs) -> Option<GpuRows<'_>> {
+        let gpu = self.gpu.as_ref().filter(|_| needs.rows);
+        gpu.map(|gpu| gpu.rows(model_layer, raw))
     }
 
     /// Measures what the only method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`,
     /// and tells it; nothing is kept.
-    pub(in crate::prefill) fn survey(
+    pub(in crate::prefill) fn score_pass(
         &mut self,
         (model_layer, layer): (usize, usize),
         policy: &mut dyn Policy,
@@ -238,7 +253,7 @@ impl Reader<'_> {
         let needs = self.sizes[0].needs[layer];
         assert!(!needs.rows && !needs.copies, "a survey asks about no rows");
         self.measure(layer, 0, rotated, policy.among(), stop)?;
-        policy.survey(&self.observation(layer, 0, Rows::default()));
+        policy.score_pass(&self.observation(layer, 0, Rows::default()));
         Ok(())
     }
 
@@ -250,25 +265,29 @@ impl Reader<'_> {
             rows.copies.is_none() || sizes.layer_rows() == sizes.tokens,
             "who is shown keys and values does not have the document repeated"
         );
-        let repetition = self.repetition.as_ref();
+        let reconstruction = self.reconstruction.as_ref();
         Observation {
             layer,
-            tokens: sizes.entering[layer],
+            tokens: sizes.layer_input_tokens[layer],
             kv_heads: self.heads.kv_heads,
             group: self.heads.group(),
             window: (needs.window).map(|_| scratch.window_scores.as_slice()),
             column_sums: (needs.column_sums).then_some(scratch.column_sums.as_slice()),
-            ramp: needs.ramp.map(|_| measured.ramp.as_slice()),
-            below: needs.below.map(|rows| BelowAverage {
+            weighted_window: needs
+                .weighted_window
+                .map(|_| measured.weighted_window.as_slice()),
+            low_attention: needs.low_attention.map(|rows| LowAttention {
                 rows,
                 bits: &measured.bits,
             }),
             future: needs.future.and_then(|future| measured.found(future)),
-            reread: (needs.reread.and(repetition))
+            reconstruction: (needs.reconstruction.and(reconstruction))
                 .map(|r| r.scores.as_slice())
-                .or((needs.reread.is_some() && !self.known_scores.is_empty())
-                    .then_some(&self.known_scores)),
-            scored: (needs.alone.is_some() && self.scored).then_some(&self.known_scores),
+                .or(
+                    (needs.reconstruction.is_some() && !self.known_scores.is_empty())
+                        .then_some(&self.known_scores),
+                ),
+            scored: (needs.score_cache.is_some() && self.scored).then_some(&self.known_scores),
             keys: rows.copies.map(RowStore::as_slice),
             values: rows.copies.map(|_| scratch.values.as_slice()),
             rows: rows.asked,
@@ -294,7 +313,7 @@ impl Reader<'_> {
             scale: attention_scale(self.of.model),
             queries: &scratch.window_queries,
             keys: &scratch.keys,
-            tokens: sizes.entering[layer],
+            tokens: sizes.layer_input_tokens[layer],
             log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
         };
         let (measured, tokens) = (&mut scratch.measured, last.tokens);
@@ -302,39 +321,46 @@ impl Reader<'_> {
         if let Some(future) = needs.future.filter(|_| !self.scored) {
             measured.finish(future, rotated.then_some(self.of.rope));
         }
-        if let Some(ramp) = needs.ramp
-            && self.held.ramp != Some(ramp)
+        if let Some(weighted_window) = needs.weighted_window
+            && self.held.weighted_window != Some(weighted_window)
         {
-            self.held.ramp = Some(ramp);
-            match (&mut self.card, among) {
-                (Some(card), _) => {
-                    measured.ramp.resize(floats, 0.0);
-                    card.ramp(ramp, &ramp_weights(ramp), tokens, &mut measured.ramp)?;
+            self.held.weighted_window = Some(weighted_window);
+            match (&mut self.gpu, among) {
+                (Some(gpu), _) => {
+                    measured.weighted_window.resize(floats, 0.0);
+                    gpu.weighted_window(
+                        weighted_window,
+                        &ramp_weights(weighted_window),
+                        tokens,
+                        &mut measured.weighted_window,
+                    )?;
                 }
                 (None, Some(among)) => {
                     // The next method may look among others.
-                    self.held.ramp = None;
-                    last.ramp_among(ramp, among, &mut measured.ramp, stop)?;
+                    self.held.weighted_window = None;
+                    last.ramp_among(weighted_window, among, &mut measured.weighted_window, stop)?;
                 }
-                (None, None) => last.ramp(ramp, &mut measured.ramp, stop)?,
+                (None, None) => {
+                    last.weighted_window(weighted_window, &mut measured.weighted_window, stop)?
+                }
             }
         }
-        if let Some(rows) = needs.below
-            && self.held.below != Some(rows)
+        if let Some(rows) = needs.low_attention
+            && self.held.low_attention != Some(rows)
         {
-            match &mut self.card {
-                Some(card) => card.below(rows, tokens, &mut measured.bits)?,
-                None => last.below(rows, &mut measured.bits, stop)?,
+            match &mut self.gpu {
+                Some(gpu) => gpu.low_attention(rows, tokens, &mut measured.bits)?,
+                None => last.low_attention(rows, &mut measured.bits, stop)?,
             }
-            self.held.below = Some(rows);
+            self.held.low_attention = Some(rows);
         }
         if let Some(window) = needs.window
             && self.held.window != Some(window)
         {
             scratch.window_scores.resize(floats, 0.0);
             self.held.window = Some(window);
-            if let Some(card) = &mut self.card {
-                card.window(window, tokens, &mut scratch.window_scores)?;
+            if let Some(gpu) = &mut self.gpu {
+                gpu.window(window, tokens, &mut scratch.window_scores)?;
                 return Ok(());
             }
             let task = WindowScores {
@@ -365,8 +391,8 @@ struct Rows<'o> {
     asked: Option<&'o dyn PromptRows>,
 }
 
-/// Who answers: the card that has the rows, or the host.
-fn asked<'o>(there: &'o Option<CardRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn PromptRows {
+/// Who answers: the GPU that has the rows, or the host.
+fn asked<'o>(there: &'o Option<GpuRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn PromptRows {
     match there {
         Some(there) => there,
         None => here,

@@ -3,13 +3,13 @@
 use half::f16;
 use kept_kernels::Scale;
 
-use super::CardCache;
+use super::GpuCache;
 use crate::{
     Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, DeviceError,
     Ranks, RowKind,
 };
 
-impl CardCache {
+impl GpuCache {
     /// Attention of the new token's `queries [q_heads, head_dim]` over a layer's rows; in a ranked layer keys are turned to their
     /// ranks by `angles`, if it is rotated. Writes `out [q_heads, head_dim]`; probabilities stay in the scratch. Queries may be left turned as
     /// rows of 4 bits are.

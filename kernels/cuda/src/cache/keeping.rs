@@ -2,9 +2,11 @@
 
 use kept_kernels::{HeadShape, RowStore};
 
-use super::rooms::HeadRoom;
-use super::{AGED, CardCache, ENTRIES, Layer, NARROWED, ROWS, SENT, STANDS, TARGETS, Tables};
-use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRoom, LayerRows, RowKind};
+use super::capacity::HeadCapacity;
+use super::{AGED, ENTRIES, GpuCache, Layer, NARROWED, ROWS, SENT, STANDS, TARGETS, Tables};
+use crate::{
+    Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerCapacity, LayerRows, RowKind,
+};
 
 /// Which rows are kept and where they go, on their way to a device: some at a time.
 pub struct Keeping {
@@ -22,7 +24,7 @@ impl Keeping {
     pub fn new(device: &Device, at_once: usize) -> Result<Self, DeviceError> {
         assert!(at_once > 0, "no rows at a time");
         Ok(Self {
-            which: device.room(3 * at_once)?,
+            which: device.alloc_uninit(3 * at_once)?,
             staged: Vec::with_capacity(3 * at_once),
             at_once,
         })
@@ -51,7 +53,7 @@ impl Keeping {
     }
 }
 
-impl CardCache {
+impl GpuCache {
     /// A cache that `layers` layers are to be added to.
     pub fn without_rows(
         device: &Device,
@@ -79,15 +81,19 @@ impl CardCache {
     ///
     /// # Panics
     /// When all layers are there, or the room is of other heads.
-    pub fn add_layer(&mut self, room: &LayerRoom) -> Result<usize, DeviceError> {
+    pub fn add_layer(&mut self, capacity: &LayerCapacity) -> Result<usize, DeviceError> {
         let (kv_heads, dim) = (self.shape.kv_heads, self.shape.head_dim);
-        assert_eq!(room.capacities.len(), kv_heads, "a room for each kv head");
+        assert_eq!(
+            capacity.capacities.len(),
+            kv_heads,
+            "a room for each kv head"
+        );
         let (device, layer, of_layer) = (&self.device, self.layers.len(), SENT * kv_heads);
-        let heads = HeadRoom::all(room);
-        let slots: usize = room.capacities.iter().sum();
+        let heads = HeadCapacity::all(capacity);
+        let slots: usize = capacity.capacities.iter().sum();
         let narrow: usize = heads.iter().map(|head| head.narrow).sum();
         let first_rows: Vec<u32> = heads.iter().map(|head| head.slot as u32).collect();
-        let store = || KeptRows::with_wide(device, room.kind, (narrow, slots - narrow), dim);
+        let store = || KeptRows::with_wide(device, capacity.kind, (narrow, slots - narrow), dim);
         let part = |kind: usize| {
             let at = layer * of_layer + kind * kv_heads;
             self.token.share(at..at + kv_heads)
@@ -105,15 +111,15 @@ impl CardCache {
             values: store()?,
             first_rows: device.copy_of(&first_rows)?,
             heads,
-            places: match room.kind {
+            places: match capacity.kind {
                 RowKind::F16 => None,
                 RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::zeros(device, slots)?),
             },
-            ranks: match room.ranked {
+            ranks: match capacity.ranked {
                 true => Some(Indices::zeros(device, slots)?),
                 false => None,
             },
-            tables: match room.entries {
+            tables: match capacity.entries {
                 0 => None,
                 entries => Some(tables(entries)?),
             },
@@ -149,9 +155,9 @@ impl CardCache {
         let layer = &mut self.layers[layer];
         assert_eq!(slots.len(), layer.heads.len(), "slots of each kv head");
         let heads = slots.iter().zip(&layer.heads).enumerate();
-        let mut all = heads.flat_map(|(head, (rows, room))| {
+        let mut all = heads.flat_map(|(head, (rows, capacity))| {
             let slots = rows.iter().enumerate();
-            slots.map(move |(slot, &row)| (head, row, room.row(store.place(head, slot))))
+            slots.map(move |(slot, &row)| (head, row, capacity.row(store.place(head, slot))))
         });
         let mut some = Vec::with_capacity(keeping.at_once);
         loop {
@@ -198,7 +204,7 @@ mod tests {
         };
         let sources = [numbers(1), numbers(2)];
         let full = sources.each_ref().map(|numbers| {
-            let mut rows = LayerRows::new(&device, kv_heads, tokens, dim).expect("room");
+            let mut rows = LayerRows::new(&device, kv_heads, tokens, dim).expect("memory");
             rows.data_mut().write(0, numbers).expect("written");
             rows
         });
@@ -232,7 +238,7 @@ mod tests {
                     }
                 }
             }
-            let room = LayerRoom {
+            let capacity = LayerCapacity {
                 capacities: capacities.clone(),
                 kind,
                 narrow,
@@ -240,15 +246,15 @@ mod tests {
                 entries: 0,
             };
             let [mut found, mut expected] = [0, 1].map(|_| {
-                let mut cache = CardCache::without_rows(&device, shape, 1).expect("room");
-                assert_eq!(cache.add_layer(&room).expect("room"), 0);
+                let mut cache = GpuCache::without_rows(&device, shape, 1).expect("memory");
+                assert_eq!(cache.add_layer(&capacity).expect("memory"), 0);
                 let layer = &mut cache.layers[0];
                 for rows in [&mut layer.keys, &mut layer.values] {
                     rows.clear();
                 }
                 cache
             });
-            let mut keeping = Keeping::new(&device, 7).expect("room");
+            let mut keeping = Keeping::new(&device, 7).expect("memory");
             let all = (&full[0], &full[1]);
             found
                 .keep(0, all, (&books, &slots), &mut keeping)

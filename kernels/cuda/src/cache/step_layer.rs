@@ -9,7 +9,7 @@ use crate::{
     StepHeads,
 };
 
-/// A layer as a step that is recorded meets it. What differs from token to token is told to the [`CardCache`](crate::CardCache), which checks it.
+/// A layer as a step that is recorded meets it. What differs from token to token is told to the [`GpuCache`](crate::CardCache), which checks it.
 pub struct StepLayer {
     pub(super) shape: HeadShape,
     pub(super) keys: KeptRows,

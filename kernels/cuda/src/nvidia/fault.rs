@@ -1,16 +1,16 @@
-//! A fault on purpose, for tests of what becomes of one: with `KEPT_CARD_FAULT=N` in the environment a kernel that traps runs before the Nth
-//! launch, after which the driver refuses everything that this process asks of its cards.
+//! A fault on purpose, for tests of what becomes of one: with `KEPT_GPU_FAULT=N` in the environment a kernel that traps runs before the Nth
+//! launch, after which the driver refuses everything that this process asks of its GPUs.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::{result, sys};
 
-use super::found::{NoCard, none};
+use super::found::{NoGpu, none};
 
-const VARIABLE: &str = "KEPT_CARD_FAULT";
+const VARIABLE: &str = "KEPT_GPU_FAULT";
 
-/// The driver compiles it. As machine code for all cards it would be one more kernel of every build.
+/// The driver compiles it. As machine code for all GPUs it would be one more kernel of every build.
 const TRAP: &CStr = c".version 6.3
 .target sm_75
 .address_size 64
@@ -33,11 +33,11 @@ impl Fault {
     ///
     /// # Safety
     /// A context is current, and stays.
-    pub(super) unsafe fn of_environment() -> Result<Option<Self>, NoCard> {
+    pub(super) unsafe fn of_environment() -> Result<Option<Self>, NoGpu> {
         let Ok(at) = std::env::var(VARIABLE) else {
             return Ok(None);
         };
-        let at = at.parse().map_err(|_| NoCard::None {
+        let at = at.parse().map_err(|_| NoGpu::None {
             reason: format!("{VARIABLE}={at} is no number of a launch"),
         })?;
         // SAFETY: text that ends with a zero; the module is never unloaded.

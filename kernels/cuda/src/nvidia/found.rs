@@ -1,4 +1,4 @@
-//! The driver and its cards, looked for; and everything that may be wrong with either, in a sentence with the way out. `scripts/test-drivers`
+//! The driver and its GPUs, looked for; and everything that may be wrong with either, in a sentence with the way out. `scripts/test-drivers`
 //! proves each of them with a library in the driver's place.
 
 use cudarc::driver::{DriverError, result, sys};
@@ -8,11 +8,11 @@ use crate::driver::Facts;
 /// Oldest driver interface that loads what the compiler in use makes: CUDA 13.0, driver 580.
 const OLDEST_DRIVER: i32 = 13_000;
 /// Oldest compute capability that there are kernels for: Turing.
-const OLDEST_CARD: u32 = 75;
+const OLDEST_GPU: u32 = 75;
 
-/// A graphics card of this computer that there are kernels for.
+/// A GPU of this computer that there are kernels for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// Its number, as in `--device cuda:0`.
     pub ordinal: usize,
     /// What it is.
@@ -21,9 +21,9 @@ pub struct Card {
     pub free: u64,
 }
 
-/// Why no graphics card can be used.
+/// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoCard {
+pub enum NoGpu {
     /// There is no driver.
     #[error("no NVIDIA driver was found (libcuda); without one Kept answers on the processor")]
     NoDriver,
@@ -50,27 +50,27 @@ pub enum NoCard {
     TornDriver,
     /// The driver found nothing it can use.
     #[error(
-        "the NVIDIA driver found no usable graphics card ({reason}); `nvidia-smi` shows what it sees, and without a card Kept answers on the processor"
+        "the NVIDIA driver found no usable GPU ({reason}); `nvidia-smi` shows what it sees, and without a GPU Kept answers on the processor"
     )]
     None {
         /// What the driver said.
         reason: String,
     },
-    /// There is no such card.
-    #[error("there is no graphics card cuda:{ordinal}; this computer has {count}")]
+    /// There is no such GPU.
+    #[error("there is no GPU cuda:{ordinal}; this computer has {count}")]
     NoSuch {
         /// The number asked for.
         ordinal: usize,
         /// How many there are.
         count: usize,
     },
-    /// The card is older than the kernels.
+    /// The GPU is older than the kernels.
     #[error(
-        "the graphics card {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer; without such a card it answers on the processor",
+        "the GPU {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer; without such a GPU it answers on the processor",
         capability / 10,
         capability % 10
     )]
-    OldCard {
+    OldGpu {
         /// Its name.
         name: String,
         /// Compute capability times ten.
@@ -78,11 +78,11 @@ pub enum NoCard {
     },
 }
 
-/// What an error of the driver's says about the cards.
-pub(super) fn none(error: DriverError) -> NoCard {
+/// What an error of the driver's says about the GPUs.
+pub(super) fn none(error: DriverError) -> NoGpu {
     match error.0 {
-        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoCard::TornDriver,
-        _ => NoCard::None {
+        sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoGpu::TornDriver,
+        _ => NoGpu::None {
             reason: sentence(error),
         },
     }
@@ -96,43 +96,43 @@ pub(super) fn sentence(error: DriverError) -> String {
     }
 }
 
-/// Loads the driver and counts the cards.
-pub(super) fn begin() -> Result<usize, NoCard> {
+/// Loads the driver and counts the GPUs.
+pub(super) fn begin() -> Result<usize, NoGpu> {
     // SAFETY: only looks for a library.
     if !unsafe { sys::is_culib_present() } {
-        return Err(NoCard::NoDriver);
+        return Err(NoGpu::NoDriver);
     }
     // Every driver has it, and only its answer says whether the rest is there: without this a library that lacks it would be a panic.
     let lacks = "cuDriverGetVersion";
     // SAFETY: the library is there; the function is looked for and not called.
     if unsafe { sys::culib().get::<unsafe extern "C" fn()>(lacks.as_bytes()) }.is_err() {
-        return Err(NoCard::NotADriver { lacks });
+        return Err(NoGpu::NotADriver { lacks });
     }
     let mut version = 0;
     // SAFETY: the place is there; this call needs no initialisation.
     let asked = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
     // By its name: a library of before CUDA 6 has no words for it, and one that only programs are linked against refuses everything.
-    asked.map_err(|error| NoCard::None {
+    asked.map_err(|error| NoGpu::None {
         reason: format!("error {:?}", error.0),
     })?;
     if version < OLDEST_DRIVER {
         let have = format!("{}.{}", version / 1000, version % 1000 / 10);
-        return Err(NoCard::OldDriver { have });
+        return Err(NoGpu::OldDriver { have });
     }
     result::init().map_err(none)?;
     let count = result::device::get_count().map_err(none)?;
     match count {
-        0 => Err(NoCard::None {
+        0 => Err(NoGpu::None {
             reason: "there is none".to_owned(),
         }),
         count => Ok(count as usize),
     }
 }
 
-/// Whether there are kernels for a card.
-pub(super) fn new_enough(facts: &Facts) -> Result<(), NoCard> {
-    match facts.capability < OLDEST_CARD {
-        true => Err(NoCard::OldCard {
+/// Whether there are kernels for a GPU.
+pub(super) fn new_enough(facts: &Facts) -> Result<(), NoGpu> {
+    match facts.capability < OLDEST_GPU {
+        true => Err(NoGpu::OldGpu {
             name: facts.name.clone(),
             capability: facts.capability,
         }),
@@ -158,12 +158,12 @@ pub(super) fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverErro
     Ok((device, facts))
 }
 
-/// The graphics cards of this computer that there are kernels for, with the memory that is free on each now.
+/// The GPUs of this computer that there are kernels for, with the memory that is free on each now.
 ///
 /// # Errors
 /// Why there is none.
-pub fn cards() -> Result<Vec<Card>, NoCard> {
-    let mut cards = Vec::new();
+pub fn gpus() -> Result<Vec<Gpu>, NoGpu> {
+    let mut gpus = Vec::new();
     let mut too_old = None;
     for ordinal in 0..begin()? {
         let (device, facts) = facts(ordinal).map_err(none)?;
@@ -172,15 +172,15 @@ pub fn cards() -> Result<Vec<Card>, NoCard> {
             continue;
         }
         let free = free_memory(device).map_err(none)?;
-        cards.push(Card {
+        gpus.push(Gpu {
             ordinal,
             facts,
             free,
         });
     }
     match too_old {
-        Some(why) if cards.is_empty() => Err(why),
-        _ => Ok(cards),
+        Some(why) if gpus.is_empty() => Err(why),
+        _ => Ok(gpus),
     }
 }
 

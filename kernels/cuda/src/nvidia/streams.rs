@@ -25,7 +25,7 @@ pub(super) struct Mark {
     /// The stream of what may have to come after it.
     pub(super) follower: sys::CUstream,
     pub(super) context: sys::CUcontext,
-    /// The card's name.
+    /// The GPU's name.
     pub(super) device: String,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Graph {
     pub(super) ready: sys::CUgraphExec,
     pub(super) stream: sys::CUstream,
     pub(super) context: sys::CUcontext,
-    /// The card's name.
+    /// The GPU's name.
     pub(super) device: String,
 }
 

@@ -41,10 +41,10 @@ impl RowInputs {
     /// Room for `width` numbers.
     pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            numbers: device.room(width)?,
-            bytes: device.room(width)?,
-            scales: device.room(width.div_ceil(RUN))?,
-            sums: device.room(width.div_ceil(RUN / 2))?,
+            numbers: device.alloc_uninit(width)?,
+            bytes: device.alloc_uninit(width)?,
+            scales: device.alloc_uninit(width.div_ceil(RUN))?,
+            sums: device.alloc_uninit(width.div_ceil(RUN / 2))?,
         })
     }
 

@@ -1,11 +1,11 @@
-// A library in the place of NVIDIA's driver, that says what the environment tells it: for scripts/test-drivers, which needs no card. Whatever it is
-// not told about is as it should be: CUDA 13.0, and one card of compute capability 9.0 that gives no context. With HOLLOW it has no function
+// A library in the place of NVIDIA's driver, that says what the environment tells it: for scripts/test-drivers, which needs no GPU. Whatever it is
+// not told about is as it should be: CUDA 13.0, and one GPU of compute capability 9.0 that gives no context. With HOLLOW it has no function
 // that a driver has.
 //
 //   DRIVER_VERSION=12040   what the driver says of its version
 //   DRIVER_ASKED=34        the error that asking for the version is
 //   DRIVER_INIT=803        the error that beginning is
-//   DRIVER_CARDS=0         how many cards there are
+//   DRIVER_CARDS=0         how many GPUs there are
 //   DRIVER_CAPABILITY=61   what they are of
 //   DRIVER_CONTEXT=46      the error that a context is
 
@@ -42,7 +42,7 @@ int cuDeviceGet(int *device, int ordinal) {
 }
 
 int cuDeviceGetName(char *name, int length, int device) {
-    snprintf(name, length, "Invented card %d", device);
+    snprintf(name, length, "Invented GPU %d", device);
     return 0;
 }
 

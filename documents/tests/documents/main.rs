@@ -1,0 +1,5 @@
+//! Files of every kind: their text, pages and passages.
+
+mod passages;
+mod pdf;
+mod text;

@@ -1,0 +1,364 @@
+//! What is open and what is being opened: every decision is made here, one at a time. What is asked of it: `dispatcher/questions.rs`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use kept_engine::DocumentLength;
+use kept_engine::kernels::Stop;
+use kept_engine::protocol::{Failure, Reply, Request};
+
+use crate::asking::{self, EngineHealth, Job};
+use crate::facts;
+use crate::joining;
+use crate::keeping::Keeping;
+use crate::opening::{self, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::output::Output;
+
+mod questions;
+
+pub use questions::{parse_budget, stored};
+
+/// What the desk hears.
+pub enum Input {
+    /// From the window, with its bytes.
+    Request(Request, Vec<u8>),
+    /// The window ended the input: it is gone, or needs this process no more.
+    NothingMore,
+    /// A message that was JSON, but no request; the sentence says why.
+    NotUnderstood(String),
+    /// Opening a model has ended; the number tells which.
+    ModelOpened(u64, Opened),
+    /// Opening a document has ended.
+    DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
+    /// The document's tokens were counted.
+    Counted(u64, Outcome<DocumentLength>),
+    /// The question has ended with this reply, and left the engine so.
+    Ended {
+        reply: Reply,
+        engine_health: EngineHealth,
+    },
+}
+
+/// The question or comparison that runs.
+struct Running {
+    ticket: u64,
+    stop: Stop,
+}
+
+/// A model that is being opened.
+struct Opening {
+    number: u64,
+    /// Whether the window asked for it, and so is told when it is there.
+    asked: bool,
+    /// Whether a bug may have left something behind in the model before, which is then not used again.
+    spoiled: bool,
+}
+
+/// See the head of this file.
+pub struct Dispatcher {
+    output: Output,
+    inbox: Sender<Input>,
+    jobs: Sender<Job>,
+    model: Option<Arc<OpenModel>>,
+    /// Whether a model must go before another one is opened, because there is no room for both.
+    makes_room: fn(&OpenModel) -> bool,
+    document: Option<Arc<OpenDocument>>,
+    /// The open document's length for the open model, once it is counted.
+    length: Option<Outcome<DocumentLength>>,
+    /// Numbers of what is being opened or counted now. What ends under another number is no longer wanted.
+    opening_model: Option<Opening>,
+    opening_document: Option<u64>,
+    /// Whether that is one more, beside what is open.
+    adding: bool,
+    counting: Option<u64>,
+    /// The last number given.
+    number: u64,
+    running: Option<Running>,
+    /// Questions, comparisons and estimates that wait for something to be opened or counted.
+    waiting: Vec<Request>,
+    /// How documents are kept for later questions.
+    keeping: Keeping,
+}
+
+impl Dispatcher {
+    /// A desk with nothing on it. Whatever works for it reports to `inbox`.
+    pub fn new(output: Output, inbox: Sender<Input>) -> Self {
+        Self {
+            jobs: asking::start(output.clone(), inbox.clone()),
+            output,
+            inbox,
+            model: None,
+            makes_room: |open| open.engine.model().gpu().is_some(),
+            document: None,
+            length: None,
+            opening_model: None,
+            opening_document: None,
+            adding: false,
+            counting: None,
+            number: 0,
+            running: None,
+            waiting: Vec::new(),
+            keeping: Keeping::default(),
+        }
+    }
+
+    /// Decides until the input has ended and nothing runs any more.
+    pub fn run(mut self, inputs: Receiver<Input>) {
+        let mut leaving = false;
+        for input in inputs {
+            match input {
+                Input::NothingMore => leaving = true,
+                Input::Request(request, bytes) => self.request(request, bytes),
+                Input::NotUnderstood(why) => self.fail(
+                    None,
+                    Failure::Request,
+                    format!("the engine was asked for something it does not know ({why}); install window and engine of the same version"),
+                ),
+                Input::ModelOpened(number, opened) => self.model_opened(number, opened),
+                Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
+                Input::Counted(number, outcome) if self.counting == Some(number) => {
+                    self.counting = None;
+                    self.tell_length(&outcome);
+                    self.length = Some(outcome);
+                    self.settle();
+                }
+                Input::Counted(..) => {}
+                // Nobody wants to hear of it.
+                Input::Ended { .. } if leaving => return,
+                Input::Ended { reply, engine_health } => self.ended(&reply, engine_health),
+            }
+            if leaving {
+                self.waiting.clear();
+                match &self.running {
+                    Some(running) => running.stop.request(),
+                    None => return,
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request, bytes: Vec<u8>) {
+        match request {
+            Request::OpenModel { model, stretch } => {
+                self.open_model(ModelName { model, stretch }, false);
+            }
+            Request::InspectModel {
+                ticket,
+                model,
+                stretch,
+            } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
+            Request::OpenDocument { path } => self.open_document(path, false),
+            Request::AddDocument { path } => self.open_document(path, true),
+            Request::RemoveDocument { part } => self.remove_document(part),
+            Request::AdoptDocument { document } => {
+                self.give_up_document();
+                let adopted = String::from_utf8(bytes)
+                    .map_err(|_| {
+                        format!(
+                            "the text of {} is not UTF-8; open the file again",
+                            document.name
+                        )
+                    })
+                    .and_then(|text| facts::adopted(&document, text));
+                match adopted {
+                    Ok(text) => self.place(Arc::new(OpenDocument {
+                        info: document,
+                        document: text,
+                    })),
+                    Err(why) => self.fail(None, Failure::Request, why),
+                }
+            }
+            Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
+                self.consider(request)
+            }
+            Request::KeepDocuments {
+                ticket,
+                kind,
+                budget,
+            } => match Keeping::named(&kind, budget) {
+                Ok(keeping) => {
+                    self.keeping = keeping;
+                    // Less may be allowed than before.
+                    self.keeping.trim();
+                    self.tell_vaults(ticket);
+                }
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
+            Request::Vaults { ticket } => self.tell_vaults(ticket),
+            Request::ClearVaults { ticket } => match self.keeping.clear() {
+                Ok(()) => self.tell_vaults(ticket),
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
+            Request::Stop { ticket: 0 } => self.give_up_document(),
+            Request::Stop { ticket } => self.stop(ticket),
+        }
+    }
+
+    fn tell_vaults(&self, ticket: u64) {
+        match self.keeping.now().told(ticket) {
+            Ok(reply) => self.output.say(&reply),
+            Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+        }
+    }
+
+    /// Opens the model that `name` means, because the window asked for it, or anew because the one before is `spoiled`.
+    fn open_model(&mut self, name: ModelName, spoiled: bool) {
+        let (number, asked) = (self.next_number(), !spoiled);
+        let opening = Opening {
+            number,
+            asked,
+            spoiled,
+        };
+        let before = self.opening_model.replace(opening);
+        if before.is_some_and(|before| before.asked) {
+            self.stopped(None, Failure::Model);
+        }
+        let before = self.model.take_if(|open| (self.makes_room)(open));
+        opening::model(number, name, before, self.inbox.clone());
+    }
+
+    fn model_opened(&mut self, number: u64, opened: Opened) {
+        let Some(opening) = self.opening_model.take_if(|o| o.number == number) else {
+            return;
+        };
+        match opened.outcome {
+            Ok(model) => {
+                if opening.asked {
+                    self.output.say(&Reply::Model {
+                        model: model.facts.clone(),
+                    });
+                }
+                self.model = Some(model);
+                self.count();
+            }
+            Err(why) => {
+                self.fail(None, Failure::Model, why);
+                // The model before stays open, if it did not make room: then the window opens it again.
+                if let Some(before) = opened.before.filter(|_| !opening.spoiled) {
+                    self.model = Some(before);
+                    self.count();
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn open_document(&mut self, path: PathBuf, adding: bool) {
+        self.give_up_document();
+        self.adding = adding;
+        self.opening_document = Some(self.next_number());
+        opening::document(self.number, path, self.inbox.clone());
+    }
+
+    fn document_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenDocument>>) {
+        if self.opening_document != Some(number) {
+            return;
+        }
+        self.opening_document = None;
+        let outcome = outcome.and_then(|document| match &self.document {
+            Some(open) if self.adding => joining::added(open, &document).map(Arc::new),
+            _ => Ok(document),
+        });
+        self.tell_document(outcome);
+    }
+
+    /// Takes one of several joined documents away.
+    fn remove_document(&mut self, part: usize) {
+        self.give_up_document();
+        let outcome = match &self.document {
+            Some(open) => joining::removed(open, part).map(Arc::new),
+            None => Err("no document is open; open one first".to_owned()),
+        };
+        self.tell_document(outcome);
+    }
+
+    fn tell_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
+        match outcome {
+            Ok(document) => {
+                let reply = Reply::Document {
+                    document: document.info.clone(),
+                };
+                let text = document.document.text.as_bytes();
+                self.output.say_with(&reply, text);
+                self.place(document);
+            }
+            // The document before stays open.
+            Err(why) => self.fail(None, Failure::Document, why),
+        }
+        self.settle();
+    }
+
+    /// Nobody waits any more for the document that is being opened. Its thread finds out when it is done.
+    fn give_up_document(&mut self) {
+        if self.opening_document.take().is_some() {
+            self.stopped(None, Failure::Document);
+            self.settle();
+        }
+    }
+
+    fn place(&mut self, document: Arc<OpenDocument>) {
+        self.document = Some(document);
+        self.count();
+        self.settle();
+    }
+
+    /// Counts the document's tokens for the model, if both are there.
+    fn count(&mut self) {
+        (self.length, self.counting) = (None, None);
+        if let (Some(model), Some(document)) = (self.model.clone(), self.document.clone()) {
+            self.counting = Some(self.next_number());
+            opening::count(self.number, model, document, self.inbox.clone());
+        }
+    }
+
+    fn tell_length(&self, counted: &Outcome<DocumentLength>) {
+        let Some(model) = &self.model else { return };
+        let (tokens, at_least, refusal, streaming) = match counted {
+            Ok(length) => {
+                let refusal = length.too_long.as_ref().map(ToString::to_string);
+                (
+                    length.tokens,
+                    length.at_least,
+                    refusal,
+                    length.streaming.clone(),
+                )
+            }
+            Err(why) => (0, false, Some(why.clone()), None),
+        };
+        self.output.say(&Reply::Tokens {
+            tokens,
+            at_least,
+            context: model.facts.context,
+            fits: refusal.is_none(),
+            streams: refusal.is_none() && streaming.is_some(),
+            message: refusal.or(streaming),
+        });
+    }
+
+    fn fail(&self, ticket: Option<u64>, what: Failure, message: String) {
+        self.output.say(&Reply::Failed {
+            ticket,
+            what,
+            message,
+            stopped: false,
+        });
+    }
+
+    fn stopped(&self, ticket: Option<u64>, what: Failure) {
+        self.output.say(&Reply::Failed {
+            ticket,
+            what,
+            message: "stopped".to_owned(),
+            stopped: true,
+        });
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests;

@@ -1,0 +1,247 @@
+//! Questions, comparisons and estimates: which are taken, put off or refused, and what becomes of the engine when one has ended.
+//!
+//! One that needs something which is still being opened waits for it; one that needs something nobody opens is refused.
+
+use std::sync::Arc;
+
+use kept_engine::kernels::{Stop, UnknownCacheType};
+use kept_engine::policies::Budget;
+use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
+use kept_engine::{Costing, Engine, Estimate};
+
+use super::{Dispatcher, Running};
+use crate::asking::{EngineHealth, Job, Question, Work};
+use crate::comparing::Comparison;
+use crate::opening::{OpenDocument, OpenModel};
+
+/// What an estimate is asked for.
+struct Asked {
+    method: MethodChoice,
+    budget: Option<String>,
+    memory: Option<u64>,
+    max_tokens: Option<usize>,
+}
+
+impl Dispatcher {
+    /// Goes through what waited, now that something has changed.
+    pub(super) fn settle(&mut self) {
+        for request in std::mem::take(&mut self.waiting) {
+            self.consider(request);
+        }
+    }
+
+    /// Answers, refuses or puts off a question, a comparison or an estimate.
+    pub(super) fn consider(&mut self, request: Request) {
+        let (ticket, what) = match &request {
+            Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
+            Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
+            Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
+            _ => return,
+        };
+        if works(&request) && (self.running.is_some() || self.waiting.iter().any(works)) {
+            let why = "another question is being answered; wait for it or stop it, then ask again";
+            return self.fail(Some(ticket), what, why.to_owned());
+        }
+        let (model, document) = match (self.model.clone(), self.document.clone()) {
+            (Some(model), Some(document)) => (model, document),
+            (None, _) if self.opening_model.is_none() => {
+                let why = "no model is open; choose a model first";
+                return self.fail(Some(ticket), what, why.to_owned());
+            }
+            (_, None) if self.opening_document.is_none() => {
+                let why = "no document is open; open one first";
+                return self.fail(Some(ticket), what, why.to_owned());
+            }
+            _ => return self.waiting.push(request),
+        };
+        match request {
+            Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
+            Request::Estimate {
+                method,
+                budget,
+                cache,
+                memory,
+                max_tokens,
+                ..
+            } => {
+                let asked = Asked {
+                    method,
+                    budget,
+                    memory,
+                    max_tokens,
+                };
+                let told = stored(&model.engine, cache.as_deref())
+                    .and_then(|engine| self.estimate(&engine, &document, asked));
+                match told {
+                    Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
+                    Err(why) => self.fail(Some(ticket), what, why),
+                }
+            }
+            Request::Ask {
+                question,
+                method,
+                budget,
+                max_tokens,
+                temperature,
+                seed,
+                repeat_penalty,
+                thinking,
+                cache,
+                memory,
+                ..
+            } => {
+                let question = Question {
+                    text: question,
+                    method,
+                    budget,
+                    max_tokens,
+                    temperature,
+                    seed,
+                    repeat_penalty,
+                    keeping: self.keeping.now(),
+                    thinking,
+                    cache,
+                    memory,
+                };
+                self.start(ticket, model, document, Work::Ask(question));
+            }
+            Request::Compare {
+                question,
+                max_tokens,
+                runs,
+                cache,
+                ..
+            } => {
+                let comparison = Comparison {
+                    question,
+                    max_tokens,
+                    runs,
+                    cache,
+                };
+                self.start(ticket, model, document, Work::Compare(comparison));
+            }
+            _ => {}
+        }
+    }
+
+    /// What a question of ordinary length would cost, or why it cannot be asked.
+    fn estimate(
+        &self,
+        engine: &Engine,
+        document: &OpenDocument,
+        asked: Asked,
+    ) -> Result<Estimate, String> {
+        let length = match &self.length {
+            Some(length) => length.as_ref().map_err(Clone::clone)?,
+            None => return Err("the document is not counted yet".to_owned()),
+        };
+        if let Some(refusal) = &length.too_long {
+            return Err(refusal.to_string());
+        }
+        let vaults = self.keeping.vaults();
+        let costing = Costing {
+            prompt: &length.prompt,
+            method: &asked.method,
+            budget: parse_budget(asked.budget.as_deref())?,
+            max_new_tokens: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
+            memory: asked.memory,
+            text_bytes: document.document.text.len() as u64,
+            vault: vaults.map(|vaults| vaults.kind),
+        };
+        let estimate = match vaults {
+            Some(vaults) => engine.cost_with_vault(&costing, &length.begins, vaults),
+            None => engine.cost(&costing),
+        };
+        estimate.map_err(|error| error.to_string())
+    }
+
+    fn start(
+        &mut self,
+        ticket: u64,
+        model: Arc<OpenModel>,
+        document: Arc<OpenDocument>,
+        work: Work,
+    ) {
+        let stop = Stop::new();
+        let job = Job {
+            ticket,
+            model,
+            document,
+            stop: stop.clone(),
+            work,
+        };
+        match self.jobs.send(job) {
+            Ok(()) => self.running = Some(Running { ticket, stop }),
+            // Its thread never ends by itself.
+            Err(_) => std::process::exit(crate::BROKEN),
+        }
+    }
+
+    pub(super) fn ended(&mut self, reply: &Reply, engine_health: EngineHealth) {
+        self.running = None;
+        self.output.say(reply);
+        match engine_health {
+            EngineHealth::Sound => {}
+            // Nothing that the bug may have left behind is used again.
+            EngineHealth::Broken => self.open_anew(),
+            // What failed there once fails from then on, for this whole process: the window starts another one.
+            EngineHealth::GpuLost => std::process::exit(crate::GPU_LOST),
+        }
+    }
+
+    fn open_anew(&mut self) {
+        match (&mut self.opening_model, &self.model) {
+            (Some(opening), _) => {
+                opening.spoiled = true;
+                self.model = None;
+            }
+            (None, Some(model)) => {
+                let name = model.name();
+                self.open_model(name, true);
+                // Where it need not make room first.
+                self.model = None;
+            }
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn stop(&mut self, ticket: u64) {
+        if let Some(running) = self.running.as_ref().filter(|r| r.ticket == ticket) {
+            running.stop.request();
+            return;
+        }
+        let of_ticket = |request: &Request| match request {
+            Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
+            Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
+            _ => None,
+        };
+        let what = self.waiting.iter().find_map(of_ticket);
+        if let Some(what) = what {
+            self.waiting.retain(|request| of_ticket(request).is_none());
+            self.stopped(Some(ticket), what);
+        }
+    }
+}
+
+/// Whether a request keeps the engine busy: one of these at a time.
+fn works(request: &Request) -> bool {
+    matches!(request, Request::Ask { .. } | Request::Compare { .. })
+}
+
+/// The engine that stores kept rows as `cache`, if that is named.
+pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, String> {
+    match cache {
+        Some(name) => match name.parse() {
+            Ok(cache) => Ok(engine.clone().with_cache(cache)),
+            Err(error) => Err(UnknownCacheType::to_string(&error)),
+        },
+        None => Ok(engine.clone()),
+    }
+}
+
+/// The budget as a person wrote it.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
+    budget
+        .map(|text| text.parse::<Budget>().map_err(|error| error.to_string()))
+        .transpose()
+}

@@ -1,0 +1,107 @@
+//! The desk without a window: what it does after a bug.
+
+use std::fs::File;
+use std::io::{PipeReader, pipe};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
+
+use kept_engine::documents::Document;
+use kept_engine::protocol::read_frame;
+
+use super::*;
+
+fn next(replies: &mut PipeReader) -> Reply {
+    let frame = read_frame(replies).unwrap().expect("a reply");
+    frame.message().unwrap()
+}
+
+/// A desk at work: what it says, and what it hears.
+fn at_work(makes_room: fn(&OpenModel) -> bool) -> (PipeReader, impl Fn(Input)) {
+    let (replies, write) = pipe().unwrap();
+    let output = Output::new(File::from(OwnedFd::from(write)));
+    let (inbox, inputs) = channel();
+    let dispatcher = Dispatcher {
+        makes_room,
+        ..Dispatcher::new(output, inbox.clone())
+    };
+    std::thread::spawn(move || dispatcher.run(inputs));
+    let say = move |input| assert!(inbox.send(input).is_ok(), "the desk listens");
+    (replies, say)
+}
+
+fn open(model: &str) -> Input {
+    let model = Request::OpenModel {
+        model: model.to_owned(),
+        stretch: None,
+    };
+    Input::Request(model, Vec::new())
+}
+
+fn adopt(text: &str) -> Input {
+    let document = Document::from_bytes("note.txt", text.as_bytes().to_vec()).unwrap();
+    let adopt = Request::AdoptDocument {
+        document: facts::document(&document),
+    };
+    Input::Request(adopt, document.text.into_bytes())
+}
+
+/// Where a GPU has room for one of them only.
+#[test]
+fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
+    let (mut replies, say) = at_work(|_| true);
+    let choice = |reply: Reply| match reply {
+        Reply::Model { model } => model.choice,
+        other => panic!("{other:?}"),
+    };
+    say(open("mini"));
+    assert_eq!(choice(next(&mut replies)), "mini");
+    say(open("/no/such/model.gguf"));
+    let reply = next(&mut replies);
+    assert!(
+        matches!(&reply, Reply::Failed { what: Failure::Model, message, .. } if message.contains("/no/such/model.gguf")),
+        "{reply:?}"
+    );
+    say(adopt("The tide was low."));
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    // What came back counts the document again.
+    say(open("/no/such/model.gguf"));
+    let failed = next(&mut replies);
+    assert!(matches!(failed, Reply::Failed { .. }), "{failed:?}");
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    let other = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/golden/group2-llama3-tied.gguf"
+    );
+    say(open(other));
+    assert_eq!(choice(next(&mut replies)), other);
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+}
+
+/// After a bug the model is opened again, and the next question finds it.
+#[test]
+fn after_a_bug_the_model_is_opened_again() {
+    let (mut replies, say) = at_work(|_| false);
+    say(open("mini"));
+    assert!(matches!(next(&mut replies), Reply::Model { .. }));
+    let reply = Reply::Failed {
+        ticket: Some(1),
+        what: Failure::Ask,
+        message: "a bug".to_owned(),
+        stopped: false,
+    };
+    say(Input::Ended {
+        reply: reply.clone(),
+        engine_health: EngineHealth::Broken,
+    });
+    assert_eq!(next(&mut replies), reply);
+    // Nobody asked for the model, so nobody is told of it; but there is one to count a document's tokens for.
+    say(adopt("The tide was low."));
+    let reply = next(&mut replies);
+    assert!(
+        matches!(reply, Reply::Tokens { fits: true, .. }),
+        "{reply:?}"
+    );
+}

@@ -1,0 +1,280 @@
+//! One token on a GPU. The rows are there; the host keeps the books, and a copy of the rows for what methods do to them
+//! (merge, add, move), which is sent again where it changes. Everything goes there once a token and comes back once.
+//!
+//! ```text
+//! host   slots, ranks, tables of all layers | ............................ | logits, what was looked at, the new rows | method
+//! GPU                                      | layer 0, layer 1, ..., logits |
+//! ```
+
+use half::f16;
+use kept_cuda::{
+    Buffer, ClassScratch, DecodeScratch, Device, DeviceError, GpuCache, Readback, RowPositions,
+};
+use kept_kernels::{HeadShape, Scale};
+use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeContext, RopeTable};
+
+use super::gpu_plan::GpuDecodePlan;
+use super::slot_table::{SlotTable, send_rows};
+use crate::EngineError;
+use crate::compact::{Changed, CompactCache, CompactLayer};
+use crate::shape::{attention_scale, head_shape};
+
+/// The cache on a GPU, and all buffers of the decode loop.
+pub(super) struct HostSteppedDecoder<'a> {
+    gpu: &'a GpuModel,
+    rope: GpuRope,
+    shape: HeadShape,
+    scale: Scale,
+    rows: GpuCache,
+    pass: GpuPass,
+    /// `[width]`
+    residual: Buffer<f32>,
+    /// `[q_heads, head_dim]`
+    queries: Buffer<f16>,
+    /// `[q_heads, head_dim]`
+    attention: Buffer<f32>,
+    /// `[vocab]`
+    logits: Buffer<f32>,
+    attend: DecodeScratch,
+    by_table: Option<ClassScratch>,
+    /// `[layers, q_heads, 2]`: the largest probability of each query head, and its place.
+    best: Buffer<f32>,
+    /// `[layers, q_heads, stride]`: all probabilities, where a method looks at them.
+    seen: Buffer<f32>,
+    stride: usize,
+    /// As `best`, on the host.
+    best_here: Vec<f32>,
+    /// As `seen`, on the host.
+    seen_here: Vec<f32>,
+    bringing: Readback<f32>,
+    /// `[kv_heads, layers, head_dim]`: the new token's, on the host.
+    new_keys: Vec<f32>,
+    /// As `new_keys`.
+    new_values: Vec<f32>,
+    slot_table: SlotTable,
+}
+
+impl<'a> HostSteppedDecoder<'a> {
+    /// Copies `cache` to the GPU, where it has `gpu_plan`.
+    pub(super) fn new(
+        gpu: &'a GpuModel,
+        model: &Model,
+        rope: &RopeTable,
+        cache: &CompactCache,
+        gpu_plan: &GpuDecodePlan,
+    ) -> Result<Self, EngineError> {
+        let mut decoding = Self::on(gpu.device(), gpu, model, rope, gpu_plan)?;
+        for (layer, cached) in cache.layers.iter().enumerate() {
+            send_rows(&mut decoding.rows, layer, cached)?;
+        }
+        Ok(decoding)
+    }
+
+    /// Everything in memory of `device`, which is the GPU or stands for it; without rows.
+    pub(super) fn on(
+        device: &Device,
+        gpu: &'a GpuModel,
+        model: &Model,
+        rope: &RopeTable,
+        gpu_plan: &GpuDecodePlan,
+    ) -> Result<Self, DeviceError> {
+        let (config, shape) = (model.config(), head_shape(model));
+        let layers = gpu_plan.layers.len();
+        let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
+        let stride = max_rows.max(max_entries);
+        let new = shape.kv_heads * layers * shape.head_dim;
+        let best = layers * shape.q_heads * 2;
+        let seen = match gpu_plan.looks {
+            true => layers * shape.q_heads * stride,
+            false => 0,
+        };
+        Ok(Self {
+            rope: GpuRope::new(device, rope)?,
+            shape,
+            scale: attention_scale(model),
+            rows: GpuCache::new(device, shape, &gpu_plan.layers)?,
+            pass: GpuPass::new(device, gpu, 1)?,
+            residual: device.alloc_uninit(config.width)?,
+            queries: device.alloc_uninit(config.q_width())?,
+            attention: device.alloc_uninit(config.q_width())?,
+            logits: device.alloc_uninit(config.vocab)?,
+            attend: DecodeScratch::new(device, shape, max_rows, true)?,
+            by_table: (max_entries > 0)
+                .then(|| ClassScratch::new(device, shape, max_rows, max_entries))
+                .transpose()?,
+            best: device.alloc_uninit(best)?,
+            seen: device.alloc_uninit(seen)?,
+            stride,
+            best_here: vec![0.0; best],
+            seen_here: vec![0.0; seen],
+            bringing: Readback::new(device, Readback::<f32>::PIECE.min(seen))?,
+            new_keys: vec![0.0; new],
+            new_values: vec![0.0; new],
+            slot_table: SlotTable::new(layers, shape.kv_heads),
+            gpu,
+        })
+    }
+
+    /// Bytes on the GPU, the weights' apart.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = [
+            &self.residual,
+            &self.attention,
+            &self.logits,
+            &self.best,
+            &self.seen,
+        ];
+        floats.iter().map(|b| b.bytes()).sum::<u64>()
+            + self.queries.bytes()
+            + self.rope.bytes()
+            + self.rows.bytes()
+            + self.pass.bytes()
+            + self.attend.bytes()
+            + self.by_table.as_ref().map_or(0, ClassScratch::bytes)
+    }
+
+    /// Sends what a method has changed in a layer.
+    pub(super) fn send(
+        &mut self,
+        layer: usize,
+        cached: &CompactLayer,
+        changed: &[Changed],
+    ) -> Result<(), DeviceError> {
+        for change in changed {
+            match *change {
+                Changed::Row(head, row) => {
+                    let slot = row.0 as usize;
+                    let stores = (&cached.keys, &cached.values);
+                    self.rows
+                        .write_rows((layer, head), slot..slot + 1, stores)?;
+                }
+                Changed::Table => self.slot_table.table_changed(layer),
+                // Where rows trade places, slots were moved by that alone.
+                Changed::Rows if cached.keys.cache_type().is_quantised() => {
+                    self.slot_table.places_changed(layer);
+                }
+                Changed::Rows => send_rows(&mut self.rows, layer, cached)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a token, whose embedding is `embedded [width]`, through all layers: its logits come to `logits [vocab]`, its rows to
+    /// the cache. What it looked at is asked for afterwards.
+    pub(super) fn step(
+        &mut self,
+        cache: &mut CompactCache,
+        embedded: &[f32],
+        logits: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.residual.write(0, embedded)?;
+        self.slot_table.tell(cache, &mut self.rows)?;
+        self.rows.send()?;
+        for layer in 0..cache.layers.len() {
+            self.layer(layer, cache)?;
+        }
+        self.gpu
+            .logits(&self.residual, &mut self.pass, &mut self.logits)?;
+        self.logits.read(0, logits)?;
+        self.best.read(0, &mut self.best_here)?;
+        self.bringing.read(&self.seen, 0, &mut self.seen_here)?;
+        self.rows
+            .read_new(&mut self.new_keys, &mut self.new_values)?;
+        let (layers, dim) = (cache.layers.len(), self.shape.head_dim);
+        for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            for head in 0..self.shape.kv_heads {
+                let at = (head * layers + layer) * dim;
+                let slot = self.slot_table.slot(layer, head);
+                let (key, value) = (&self.new_keys[at..][..dim], &self.new_values[at..][..dim]);
+                cached.write(head, slot, key, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, layer: usize, cache: &CompactCache) -> Result<(), DeviceError> {
+        let (gpu, cached) = (self.gpu, &cache.layers[layer]);
+        let angles = self.rope.of_layer(layer);
+        gpu.project(layer, &self.residual, 1, &mut self.pass)?;
+        // Rotated as they are read, by their rank; else here, by their position.
+        let ranked = cache.reassigned && cached.window().is_none();
+        let placed = match ranked {
+            true => RopeContext::RAW,
+            false => RopeContext {
+                angles,
+                places: RowPositions::From((cache.next.0 - cache.turned_from.0) as usize),
+            },
+        };
+        if ranked {
+            let apart = RopeContext {
+                angles,
+                places: RowPositions::At(self.rows.stands(layer)),
+            };
+            gpu.ready_queries_apart(layer, apart, &mut self.pass, &mut self.queries)?;
+        } else {
+            gpu.ready_queries(layer, 1, placed, &self.pass, &mut self.queries)?;
+        }
+        let [keys, values] = self.rows.new_rows();
+        gpu.ready_keys(layer, 1, placed, &self.pass, (layer, keys))?;
+        gpu.ready_values(layer, 1, &self.pass, (layer, values))?;
+        self.rows.append(layer)?;
+
+        let angles = angles.filter(|_| ranked);
+        let shared = cached.is_shared();
+        let by_table = self.by_table.as_mut().filter(|_| shared);
+        let (probabilities, stride) = match by_table {
+            Some(scratch) => {
+                let (queries, out) = ((self.scale, &self.queries), &mut self.attention);
+                self.rows
+                    .attend_by_table(layer, queries, angles, scratch, out)?;
+                (scratch.probabilities(), scratch.stride())
+            }
+            None => {
+                let (queries, out) = ((self.scale, &mut self.queries), &mut self.attention);
+                self.rows
+                    .attend(layer, queries, angles, &mut self.attend, out)?;
+                (self.attend.probabilities(), self.attend.stride())
+            }
+        };
+        let heads = self.shape.q_heads;
+        let mut best = self.best.share(layer * heads * 2..(layer + 1) * heads * 2);
+        self.rows
+            .best(layer, (probabilities, stride), shared, &mut best)?;
+        if !self.seen.is_empty() {
+            let at = layer * heads * self.stride;
+            self.seen.copy_from(at, probabilities, 0..heads * stride)?;
+        }
+        let residual = (&mut self.residual, 1);
+        gpu.finish(layer, &self.attention, residual, &mut self.pass)
+    }
+
+    /// `[q_heads, stride]`: probabilities of the last token in a layer, and the stride; of its entries where it `is_shared` was true as
+    /// the token ran.
+    pub(super) fn seen(&self, layer: usize, shared: bool) -> (&[f32], usize) {
+        let stride = match (&self.by_table, shared) {
+            (Some(scratch), true) => scratch.stride(),
+            _ => self.attend.stride(),
+        };
+        let heads = self.shape.q_heads;
+        let at = layer * heads * self.stride;
+        (&self.seen_here[at..][..heads * stride], stride)
+    }
+
+    /// The largest probability of a query head in a layer, and the slot or entry that got it.
+    pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
+        let at = (layer * self.shape.q_heads + q_head) * 2;
+        (self.best_here[at], self.best_here[at + 1] as usize)
+    }
+
+    /// Logits `[vocab]` of a row `[width]` after the last layer.
+    pub(super) fn logits_of(
+        &mut self,
+        hidden: &[f32],
+        logits: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.residual.write(0, hidden)?;
+        self.gpu
+            .logits(&self.residual, &mut self.pass, &mut self.logits)?;
+        self.logits.read(0, logits)
+    }
+}

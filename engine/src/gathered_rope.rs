@@ -1,0 +1,61 @@
+//! Rotations of rows that do not stand one after the other in a table: those that are left of a prompt, or a repetition that goes
+//! on past it.
+
+use std::ops::Range;
+
+use kept_kernels::Pairing;
+use kept_models::RopeTable;
+
+/// Cosines and sines of some rows' positions.
+#[derive(Debug)]
+pub(crate) struct GatheredRope {
+    /// `[rows, pairs]`
+    cos: Vec<f32>,
+    /// `[rows, pairs]`
+    sin: Vec<f32>,
+    pairs: usize,
+    pairing: Pairing,
+}
+
+impl GatheredRope {
+    /// Floats of the rotations of `rows` rows.
+    pub(crate) fn floats(rows: usize, pairs: usize) -> usize {
+        2 * rows * pairs
+    }
+
+    /// Room for `rows` rows that stand nowhere yet.
+    pub(crate) fn new(rope: &RopeTable, rows: usize) -> Self {
+        let empty = || Vec::with_capacity(rows * rope.pairs());
+        Self {
+            cos: empty(),
+            sin: empty(),
+            pairs: rope.pairs(),
+            pairing: rope.pairing(),
+        }
+    }
+
+    /// From now on row i stands at the i-th of `positions`, inside the table or past it.
+    pub(crate) fn stand(&mut self, rope: &RopeTable, positions: impl Iterator<Item = usize>) {
+        self.cos.clear();
+        self.sin.clear();
+        for position in positions {
+            if position < rope.positions() {
+                self.cos.extend_from_slice(rope.cos(position));
+                self.sin.extend_from_slice(rope.sin(position));
+                continue;
+            }
+            let from = self.cos.len();
+            self.cos.resize(from + self.pairs, 0.0);
+            self.sin.resize(from + self.pairs, 0.0);
+            rope.fill(position, &mut self.cos[from..], &mut self.sin[from..]);
+        }
+    }
+
+    /// Rotates `x`, which holds the heads of the rows `rows`, `[rows, heads, head_dim]`.
+    pub(crate) fn rotate(&self, x: &mut [f32], heads: usize, rows: Range<usize>) {
+        let head_dim = x.len() / (heads * rows.len()).max(1);
+        let angles = rows.start * self.pairs..rows.end * self.pairs;
+        let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
+        kept_kernels::rotate(x, heads, head_dim, cos, sin, self.pairing);
+    }
+}

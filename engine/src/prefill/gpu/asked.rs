@@ -1,0 +1,176 @@
+//! What methods ask about a layer's rows, answered by the GPU that has them; and tokens that share rows, which are merged there: what comes to
+//! the host are numbers of each token, and the rows of classes.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use kept_cuda::{Angles, Asking, Compared, Comparing, Device, DeviceError, LayerRows};
+use kept_kernels::RowStore;
+use kept_policies::{MergedHead, Needs, PromptRows};
+
+use super::GpuReading;
+use super::kept::RowDestination;
+use crate::sizes::Sizes;
+
+/// Memory for answers.
+pub(super) struct Scratch {
+    comparing: Comparing,
+    asking: Asking,
+}
+
+impl Scratch {
+    /// For prompts of `tokens` tokens, if any method asks.
+    pub(super) fn new(
+        device: &Device,
+        sizes: &[Sizes],
+        (tokens, head_dim): (usize, usize),
+    ) -> Result<Option<Mutex<Self>>, DeviceError> {
+        let mut needs = sizes.iter().flat_map(|sizes| &sizes.needs);
+        if !needs.any(|needs: &Needs| needs.rows) {
+            return Ok(None);
+        }
+        Ok(Some(Mutex::new(Self {
+            comparing: Comparing::new(device, tokens, head_dim)?,
+            asking: Asking::new(device, tokens, head_dim)?,
+        })))
+    }
+
+    /// Bytes on the GPU.
+    pub(super) fn bytes(scratch: &Option<Mutex<Self>>) -> u64 {
+        scratch.as_ref().map_or(0, |scratch| {
+            let scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            scratch.comparing.bytes() + scratch.asking.bytes()
+        })
+    }
+}
+
+/// The rows of the layer that was just read, as a method asks about them.
+pub(in crate::prefill) struct GpuRows<'r> {
+    device: &'r Device,
+    keys: &'r LayerRows,
+    values: &'r LayerRows,
+    scratch: &'r Mutex<Scratch>,
+    unrotated: Option<Angles<'r>>,
+    /// What went wrong first.
+    failed: Mutex<Option<DeviceError>>,
+}
+
+impl std::fmt::Debug for GpuRows<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CardRows").finish_non_exhaustive()
+    }
+}
+
+impl GpuRows<'_> {
+    /// What the GPU refused while a method asked: its choice is then worth nothing.
+    pub(in crate::prefill) fn check(self) -> Result<(), DeviceError> {
+        let failed = self.failed.into_inner();
+        let failed = failed.unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Asks the GPU, unless it refused before.
+    fn ask(&self, of: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_none() {
+            let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            *failed = of(&mut scratch).err();
+        }
+    }
+
+    /// Methods that compare keys as they were before RoPE ask how alike they are, and nothing else.
+    fn as_they_are(&self) {
+        assert!(
+            self.unrotated.is_none(),
+            "keys are asked about as they stand"
+        );
+    }
+}
+
+impl PromptRows for GpuRows<'_> {
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    ) {
+        best.fill((0, f32::NEG_INFINITY));
+        let of = Compared {
+            keys: self.keys,
+            values: self.values,
+            head,
+            unrotated: self.unrotated,
+        };
+        self.ask(|scratch| {
+            (self.device).nearest_by_cosine(&of, (tokens, others), best, &mut scratch.comparing)
+        });
+    }
+
+    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
+        self.as_they_are();
+        self.ask(|scratch| {
+            let task = (head, document);
+            (self.device).cosine_to_mean(self.keys, task, scores, &mut scratch.asking)
+        });
+    }
+
+    fn bilinear_forms(
+        &self,
+        head: usize,
+        tokens: Range<usize>,
+        of: (&[f32], Option<&[f32]>),
+        out: &mut [f32],
+    ) {
+        self.as_they_are();
+        self.ask(|scratch| {
+            let task = (head, tokens);
+            (self.device).bilinear_forms(self.keys, task, of, out, &mut scratch.asking)
+        });
+    }
+
+    fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
+        self.ask(|scratch| {
+            let task = (head, tokens);
+            (self.device).lengths(self.values, task, lengths, &mut scratch.asking)
+        });
+    }
+}
+
+impl GpuReading<'_> {
+    /// The rows of the layer that was just read: keys as they were before RoPE, where that is `layer`'s and `raw`.
+    ///
+    /// # Panics
+    /// Where no method asks about them.
+    pub(in crate::prefill) fn rows(&self, layer: usize, raw: bool) -> GpuRows<'_> {
+        GpuRows {
+            device: self.device(),
+            keys: &self.keys,
+            values: &self.values,
+            scratch: self.asked.as_ref().expect("a method that asks"),
+            unrotated: self.rope.of_layer(layer).filter(|_| raw),
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// The rows of classes, on the host, each at its centre's number; of all entries how long their keys are, by head. Keys are merged as they
+    /// were before RoPE, where that is `layer`'s and `raw`.
+    ///
+    /// # Panics
+    /// Where kept rows stay on the GPU, or no method merges.
+    pub(in crate::prefill) fn bring_merged(
+        &mut self,
+        heads: &[MergedHead],
+        (layer, raw): (usize, bool),
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let device = self.device();
+        let unrotated = self.rope.of_layer(layer).filter(|_| raw);
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        let all = [(&self.keys, keys), (&self.values, values)];
+        way.bring_merged(device, heads, unrotated, all)
+    }
+}

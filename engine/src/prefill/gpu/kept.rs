@@ -1,0 +1,320 @@
+//! Where the rows of a layer go that are kept: to the host, which does more with them than copying; or straight to their places in the cache
+//! that the GPU will answer from, and the host has the books alone.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kept_cuda::{
+    Angles, Buffer, Device, DeviceError, GpuCache, Indices, Keeping, Kept, KeptRows, LayerCapacity,
+    LayerRows, Mean, Merging, Readback, RowKind,
+};
+use kept_kernels::{HeadShape, RowStore};
+use kept_policies::{MergedHead, Pos, ValueMerge};
+
+use super::GpuReading;
+use crate::compact::together;
+use crate::sizes::Sizes;
+
+/// Kept rows that come to the host at a time.
+const AT_ONCE: usize = 1024;
+
+/// Values that are added up at a time, of all that are left to others.
+const LEFT_AT_ONCE: usize = 1 << 16;
+
+/// Values of a sum that one warp adds up.
+const LEFT_TOGETHER: usize = 256;
+
+/// Kept rows that are copied at a time on the GPU: what is sent of each is where it goes.
+const COPIED_AT_ONCE: usize = 1 << 15;
+
+/// Kept rows on their way.
+pub(super) enum RowDestination {
+    ToHost(Box<ToHost>),
+    ToCache(Box<ToCache>),
+}
+
+/// By way of a buffer that a piece at a time is gathered in.
+pub(super) struct ToHost {
+    /// `[AT_ONCE, head_dim]`
+    rows: KeptRows,
+    /// `[AT_ONCE]`: which these are.
+    at: Indices,
+    /// `[AT_ONCE]`: and whose.
+    heads: Indices,
+    /// Tokens that share a row, or leave their values to others, where a method makes such.
+    merging: Option<Merging>,
+    /// `[AT_ONCE, head_dim]`: what values come to that are left to others.
+    sums: Option<Buffer<f32>>,
+    bringing: Readback<u8>,
+}
+
+/// Into the cache, whose layers are made as they are cut: only then is it known what each head keeps.
+pub(super) struct ToCache {
+    /// Nothing once whoever answers has it.
+    cache: Option<GpuCache>,
+    keeping: Keeping,
+}
+
+impl RowDestination {
+    pub(super) fn new(
+        device: &Device,
+        heads: HeadShape,
+        sizes: &[Sizes],
+    ) -> Result<Self, DeviceError> {
+        let entries = sizes.iter().map(Sizes::max_entries).max().unwrap_or(0);
+        let value_merges = sizes.iter().any(|sizes| sizes.value_merges);
+        let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
+        let sizes = &sizes[0];
+        if sizes.rows_on_gpu {
+            let rows = heads.kv_heads * sizes.tokens;
+            return Ok(Self::ToCache(Box::new(ToCache {
+                cache: Some(GpuCache::without_rows(device, heads, sizes.keeps.len())?),
+                keeping: Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?,
+            })));
+        }
+        let dim = heads.head_dim;
+        Ok(Self::ToHost(Box::new(ToHost {
+            rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
+            at: Indices::zeros(device, AT_ONCE)?,
+            heads: Indices::zeros(device, AT_ONCE)?,
+            merging: (members > 0)
+                .then(|| Merging::new(device, AT_ONCE, members))
+                .transpose()?,
+            sums: value_merges
+                .then(|| device.alloc_uninit(AT_ONCE * dim))
+                .transpose()?,
+            bringing: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
+        })))
+    }
+
+    /// Bytes on the GPU.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::ToHost(way) => {
+                way.rows.bytes()
+                    + way.at.bytes()
+                    + way.heads.bytes()
+                    + way.merging.as_ref().map_or(0, Merging::bytes)
+                    + way.sums.as_ref().map_or(0, Buffer::bytes)
+            }
+            Self::ToCache(way) => {
+                way.keeping.bytes() + way.cache.as_ref().map_or(0, GpuCache::bytes)
+            }
+        }
+    }
+
+    /// The cache that rows go into, if they do.
+    fn cache(&mut self) -> Option<(&mut GpuCache, &mut Keeping)> {
+        match self {
+            Self::ToHost(_) => None,
+            Self::ToCache(way) => Some((way.cache.as_mut()?, &mut way.keeping)),
+        }
+    }
+}
+
+impl ToHost {
+    /// Of every head the rows `kept` of `all`, on the host, each at its own number.
+    fn bring(
+        &mut self,
+        device: &Device,
+        kept: &[Vec<Pos>],
+        all: [(&LayerRows, &mut RowStore); 2],
+    ) -> Result<(), DeviceError> {
+        let heads = kept.iter().enumerate();
+        let which: Vec<(usize, Pos)> = heads
+            .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
+            .collect();
+        let mut all = all;
+        for some in which.chunks(AT_ONCE) {
+            let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
+            let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
+            self.heads.write(0, &heads)?;
+            self.at.write(0, &rows)?;
+            let kept = Kept {
+                positions: &self.at,
+                heads: &self.heads,
+                targets: None,
+                slots: some.len(),
+            };
+            for (there, here) in &mut all {
+                device.keep(there, &kept, None, &mut self.rows)?;
+                take(&self.rows, &mut self.bringing, some, here)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges rows of every head, and brings those of its classes, each at its centre's number. Gives the lengths of the entries' keys, by head.
+    /// Keys are as they were before RoPE where `unrotated` is what turned them.
+    pub(super) fn bring_merged(
+        &mut self,
+        device: &Device,
+        heads: &[MergedHead],
+        unrotated: Option<Angles<'_>>,
+        [(keys, to_keys), (values, to_values)]: [(&LayerRows, &mut RowStore); 2],
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that merges");
+        let (rows, bringing) = (&mut self.rows, &mut self.bringing);
+        let mut lengths: Vec<Vec<f32>> = Vec::new();
+        for (head, kept) in heads.iter().enumerate() {
+            // Numbers of each class's entries.
+            let mut members = vec![Vec::new(); kept.centres.len()];
+            for (number, entry) in kept.entries.iter().enumerate() {
+                members[entry.class as usize].push(number);
+            }
+            let mut of_head = vec![0.0; kept.entries.len()];
+            let pieces = members.chunks(merging.classes());
+            for (members, centres) in pieces.zip(kept.centres.chunks(merging.classes())) {
+                let entry = |number: &usize| {
+                    let entry = &kept.entries[*number];
+                    (entry.pos.0, entry.weight)
+                };
+                merging.set(members.iter().map(|numbers| numbers.iter().map(entry)))?;
+                let which: Vec<(usize, Pos)> = centres.iter().map(|&pos| (head, pos)).collect();
+                device.merge((keys, head), merging, &Mean::OfKeys(unrotated), rows)?;
+                take(rows, bringing, &which, to_keys)?;
+                let numbers = members.iter().flatten();
+                let mut found = vec![0.0; numbers.clone().count()];
+                merging.lengths(&mut found)?;
+                numbers
+                    .zip(found)
+                    .for_each(|(&i, length)| of_head[i] = length);
+                device.merge((values, head), merging, &Mean::OfValues, rows)?;
+                take(rows, bringing, &which, to_values)?;
+            }
+            lengths.push(of_head);
+        }
+        Ok(lengths)
+    }
+}
+
+impl ToHost {
+    /// What each group of `value_merges` comes to, `[groups, head_dim]`: the weighted sum of its values.
+    fn bring_left(
+        &mut self,
+        device: &Device,
+        values: &LayerRows,
+        (value_merges, dim): (&[ValueMerge], usize),
+    ) -> Result<Vec<f32>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that spreads values");
+        let sums = self.sums.as_mut().expect("a method that spreads values");
+        let groups: Vec<&[ValueMerge]> = together(value_merges).collect();
+        let mut left = vec![0.0; groups.len() * dim];
+        let mut found = vec![0.0; AT_ONCE * dim];
+        // Long groups in pieces, for several warps.
+        let groups = groups.into_iter().enumerate();
+        let pieces = groups.flat_map(|(group, value_merges)| {
+            let pieces = value_merges.chunks(LEFT_TOGETHER);
+            pieces.map(move |piece| (group, piece))
+        });
+        let pieces: Vec<(usize, &[ValueMerge])> = pieces.collect();
+        let mut rest = pieces.as_slice();
+        while let Some((_, [first, ..])) = rest.first() {
+            let (head, mut members) = (first.head, 0);
+            let fits = |(_, piece): &&(usize, &[ValueMerge])| {
+                members += piece.len();
+                piece[0].head == head && members <= merging.members()
+            };
+            let fitting = rest.iter().take(merging.classes()).take_while(fits).count();
+            let (some, others) = rest.split_at(fitting);
+            rest = others;
+            let given = |spread: &ValueMerge| (spread.from.0, spread.weight);
+            merging.set(some.iter().map(|(_, piece)| piece.iter().map(given)))?;
+            device.add_up((values, head), merging, sums)?;
+            let found = &mut found[..some.len() * dim];
+            sums.read(0, found)?;
+            for ((group, _), sum) in some.iter().zip(found.chunks_exact(dim)) {
+                let pairs = left[group * dim..][..dim].iter_mut().zip(sum);
+                pairs.for_each(|(left, x)| *left += x);
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// What was gathered in `rows` becomes the rows `which` on the host.
+fn take(
+    rows: &KeptRows,
+    bringing: &mut Readback<u8>,
+    which: &[(usize, Pos)],
+    here: &mut RowStore,
+) -> Result<(), DeviceError> {
+    let dim = here.head_dim();
+    let row_bytes = dim * size_of::<f16>();
+    let mut bytes = vec![0; which.len() * row_bytes];
+    bringing.read(rows.numbers(), 0, &mut bytes)?;
+    let mut row = vec![f16::ZERO; dim];
+    for (&(head, pos), found) in which.iter().zip(bytes.chunks_exact(row_bytes)) {
+        for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
+    }
+    Ok(())
+}
+
+impl GpuReading<'_> {
+    /// Of every head the rows `kept`, on the host, each at its own number.
+    ///
+    /// # Panics
+    /// Where kept rows stay on the GPU.
+    pub(in crate::prefill) fn bring_kept(
+        &mut self,
+        kept: &[Vec<Pos>],
+        keys: &mut RowStore,
+        values: &mut RowStore,
+    ) -> Result<(), DeviceError> {
+        let device = self.device();
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        way.bring(device, kept, [(&self.keys, keys), (&self.values, values)])
+    }
+
+    /// What each group of `value_merges` comes to, `[groups, head_dim]`.
+    ///
+    /// # Panics
+    /// Where kept rows stay on the GPU, or no method spreads values.
+    pub(in crate::prefill) fn bring_left(
+        &mut self,
+        value_merges: &[ValueMerge],
+    ) -> Result<Vec<f32>, DeviceError> {
+        let (device, dim) = (self.device(), self.heads.head_dim);
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        way.bring_left(device, &self.values, (value_merges, dim))
+    }
+
+    /// Copies rows of the layer into the next one of the cache, which has this `capacity` for them: slot i of head h takes the row
+    /// `slots[h][i]`, in the place that `store` gives it.
+    ///
+    /// # Panics
+    /// Where kept rows go to the host.
+    pub(in crate::prefill) fn keep(
+        &mut self,
+        capacity: &LayerCapacity,
+        (store, slots): (&RowStore, &[Vec<u32>]),
+    ) -> Result<(), DeviceError> {
+        let (cache, keeping) = self.kept.cache().expect("rows that stay on the GPU");
+        let layer = cache.add_layer(capacity)?;
+        cache.keep(layer, (&self.keys, &self.values), (store, slots), keeping)
+    }
+
+    /// Room for the kept rows of all layers, where they stay: what a reading takes at its end.
+    pub(super) fn add_layers(&mut self, gpu_plan: &[LayerCapacity]) -> Result<(), DeviceError> {
+        if let Some((cache, _)) = self.kept.cache() {
+            for capacity in gpu_plan {
+                cache.add_layer(capacity)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The kept rows of all layers, where they stayed.
+    pub(in crate::prefill) fn take_cache(&mut self) -> Option<GpuCache> {
+        match &mut self.kept {
+            RowDestination::ToHost(_) => None,
+            RowDestination::ToCache(way) => way.cache.take(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The residual stream of a reading on a GPU: there, or, where it has no room, on the host.
+//!
+//! ```text
+//! chunk        0                1                2
+//! GPU      compute in a     compute in b     compute in a
+//! bus       0 to a | 1 to b  0 back | 2 to a  1 back | 3 to b
+//! ```
+
+use std::ops::Range;
+
+use kept_cuda::{Buffer, Device, DeviceError, MemorySpace, PendingCopy};
+
+use crate::sizes::Sizes;
+
+/// `[layer_input_tokens, width]`
+pub(super) struct Residual {
+    /// On the GPU or on the host.
+    all: Buffer<f32>,
+    /// Where it is on the host: rows of two chunks on the GPU.
+    stages: Option<[Stage; 2]>,
+    /// The stage that was entered last.
+    entered: usize,
+    width: usize,
+}
+
+struct Stage {
+    /// `[chunk, width]`
+    rows: Buffer<f32>,
+    /// Rows of the stream that are there, or are being brought.
+    holds: Range<usize>,
+    bringing: Option<PendingCopy>,
+    taking: Option<PendingCopy>,
+}
+
+impl Residual {
+    pub(super) fn new(device: &Device, width: usize, sizes: &Sizes) -> Result<Self, DeviceError> {
+        let stage = || {
+            Ok::<_, DeviceError>(Stage {
+                rows: device.alloc_uninit(sizes.chunk * width)?,
+                holds: 0..0,
+                bringing: None,
+                taking: None,
+            })
+        };
+        let space = match sizes.residual_on_host {
+            true => MemorySpace::Host,
+            false => MemorySpace::Device,
+        };
+        Ok(Self {
+            all: device.alloc_uninit_in(space, sizes.residual())?,
+            stages: match space {
+                MemorySpace::Host => Some([stage()?, stage()?]),
+                MemorySpace::Device => None,
+            },
+            entered: 0,
+            width,
+        })
+    }
+
+    /// Bytes on the GPU.
+    pub(super) fn bytes(&self) -> u64 {
+        let stages = self.stages.iter().flatten();
+        self.all.bytes() + stages.map(|stage| stage.rows.bytes()).sum::<u64>()
+    }
+
+    fn numbers(&self, rows: &Range<usize>) -> Range<usize> {
+        rows.start * self.width..rows.end * self.width
+    }
+
+    /// The rows of the chunk that now passes a layer, on the GPU; those of the `next` are brought beside what is asked of it.
+    pub(super) fn enter(
+        &mut self,
+        rows: Range<usize>,
+        next: &Range<usize>,
+    ) -> Result<Buffer<f32>, DeviceError> {
+        let (first, count) = (rows.start, rows.len());
+        let (numbers, coming) = (self.numbers(&rows), self.numbers(next));
+        let Some([a, b]) = &mut self.stages else {
+            return Ok(self.rows(first, 0..count));
+        };
+        self.entered = 1 - self.entered;
+        let (stage, other) = match self.entered {
+            0 => (a, b),
+            _ => (b, a),
+        };
+        if stage.holds != rows {
+            stage.bring(&self.all, rows, numbers)?;
+        }
+        if let Some(brought) = &stage.bringing {
+            brought.before_the_rest()?;
+        }
+        if !next.is_empty() {
+            other.bring(&self.all, next.clone(), coming)?;
+        }
+        Ok(self.rows(first, 0..count))
+    }
+
+    /// `which` of the rows of the chunk that was entered, which begins at row `first` of the stream; on the GPU.
+    pub(super) fn rows(&self, first: usize, which: Range<usize>) -> Buffer<f32> {
+        match &self.stages {
+            Some(stages) => stages[self.entered].rows.share(self.numbers(&which)),
+            None => {
+                let rows = first + which.start..first + which.end;
+                self.all.share(self.numbers(&rows))
+            }
+        }
+    }
+
+    /// The rows `done` of the chunk that was entered, its last ones, are what the next layer will see.
+    pub(super) fn leave(&mut self, done: Range<usize>) -> Result<(), DeviceError> {
+        let numbers = self.numbers(&done);
+        let Some(stages) = &mut self.stages else {
+            return Ok(());
+        };
+        let stage = &mut stages[self.entered];
+        let skip = (done.start - stage.holds.start) * self.width;
+        let from = skip..skip + numbers.len();
+        stage.taking = Some(self.all.copy_async(numbers.start, &stage.rows, from)?);
+        // What was brought is not what is there any more.
+        stage.holds = 0..0;
+        Ok(())
+    }
+
+    /// Waits for what is being taken back, and forgets what was brought.
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        for stage in self.stages.iter_mut().flatten() {
+            stage.holds = 0..0;
+            for pending in [&mut stage.bringing, &mut stage.taking] {
+                if let Some(pending) = pending.take() {
+                    pending.wait()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows `rows`, on the host.
+    pub(super) fn read(&mut self, rows: Range<usize>) -> Result<Vec<f32>, DeviceError> {
+        self.settle()?;
+        let mut out = vec![0.0; rows.len() * self.width];
+        self.all.read(rows.start * self.width, &mut out)?;
+        Ok(out)
+    }
+
+    /// Replaces the first rows.
+    pub(super) fn write(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
+        self.settle()?;
+        self.all.write(0, rows)
+    }
+}
+
+impl Stage {
+    /// Brings `rows` of the stream, which are its `numbers`. Copies run in their order: what is still taken from here is taken before.
+    fn bring(
+        &mut self,
+        all: &Buffer<f32>,
+        rows: Range<usize>,
+        numbers: Range<usize>,
+    ) -> Result<(), DeviceError> {
+        self.bringing = Some(self.rows.copy_async(0, all, numbers)?);
+        self.holds = rows;
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What a reading would take from the vault, said before anything is read: whoever asks can be told whether to wait.
+
+use kept_models::RopeTable;
+
+use super::{MeasurementRequest, Prefix, is_of};
+use crate::prefill::place_on_gpu;
+use crate::streaming::End;
+use crate::vault::{FEW_SHARED, VaultKey, Vaults};
+use crate::{Costing, Engine, EngineError, MemoryLedger, Streaming};
+
+/// What a reading would take from the vault, and what it would come to in memory.
+pub(crate) struct PrefixEstimate {
+    /// Tokens of the prompt that would not be read: their rows are in a vault, and so is all that the method measures of them.
+    pub(crate) tokens: usize,
+    /// What is taken with what reading from the vault and writing to it holds; of a prompt that is read whole.
+    pub(crate) ledger: Option<MemoryLedger>,
+}
+
+impl Engine {
+    /// What such a question would take from a vault, if it were asked now; `None` where none is used or made. `begins` has the tokens that
+    /// every prompt on the document begins with ([`crate::DocumentLength::begins`]).
+    ///
+    /// # Errors
+    /// What is wrong with method or budget, as [`Engine::cost`] says it.
+    pub(crate) fn estimate_prefix_hit(
+        &self,
+        begins: &[u32],
+        costing: &Costing<'_>,
+        vaults: Vaults<'_>,
+    ) -> Result<Option<PrefixEstimate>, EngineError> {
+        let Costing { prompt, method, .. } = *costing;
+        let end = begins.len().min(prompt.tokens.saturating_sub(1));
+        if end < FEW_SHARED {
+            return Ok(None);
+        }
+        if self.streams(Streaming::Auto, prompt.tokens) {
+            let (plan, _) = costing.plan(self)?;
+            let left = self.end_of(Some(vaults), begins, (method, &plan));
+            let tokens = left.filter(End::is_known).map_or(0, |end| end.tokens());
+            return Ok(Some(PrefixEstimate {
+                tokens,
+                ledger: None,
+            }));
+        }
+        let sizes = costing.read(self)?.sizes;
+        if sizes.drops_tokens() {
+            return Ok(None);
+        }
+        let (model, ids) = (self.model(), &begins[..end]);
+        let positions = prompt.tokens + self.max_new_tokens(prompt.tokens, costing.max_new_tokens);
+        let rope = RopeTable::frequencies_of(model.config(), positions);
+        let key = VaultKey::new(self.print(), &rope, ids, vaults.kind);
+        let request = MeasurementRequest::of(&sizes, prompt);
+        let mut prefix = Prefix::none(prompt.tokens);
+        prefix.stand_at(end, vaults.kind, model);
+        match vaults.folder.find(&key, ids) {
+            Ok(Some(vault)) if is_of(&vault, model) => {
+                prefix.use_vault(vault, ids, &request, prompt);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
+        }
+        let left = prefix.learns(model, &request);
+        prefix.buffers = prefix.count_buffers(model, &sizes, left.as_ref());
+        let mut sizes = prefix.sizes(sizes);
+        place_on_gpu(model, &mut sizes, costing.memory)?;
+        Ok(Some(PrefixEstimate {
+            tokens: prefix.known,
+            ledger: Some(self.ledger_of(&sizes, costing.max_new_tokens)?),
+        }))
+    }
+}

@@ -1,0 +1,53 @@
+//! What methods ask of a reading, as a vault sees it.
+
+use kept_policies::PromptShape;
+
+use crate::sizes::Sizes;
+use crate::vault::Measurement;
+
+/// What methods ask of a reading that a vault may hold.
+pub(super) struct MeasurementRequest {
+    /// Last queries of the prompt.
+    pub(super) query_rows: usize,
+    /// In some layer.
+    pub(super) measurements: Vec<Measurement>,
+    /// In every layer that is cut.
+    pub(super) everywhere: Vec<Measurement>,
+}
+
+impl MeasurementRequest {
+    pub(super) fn of(sizes: &Sizes, prompt: &PromptShape) -> Self {
+        let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
+            .map(|needs| {
+                let sums = needs.column_sums.then_some(Measurement::ColumnSums);
+                let future = needs.future.map(Measurement::of_future);
+                let reconstruction = needs
+                    .reconstruction
+                    .filter(|_| sizes.reconstruction_plan.is_some());
+                let reconstruction =
+                    reconstruction.map(|r| Measurement::of_repetition(r, prompt.before));
+                let scores = needs.score_cache.map(Measurement::of_scores);
+                (sums
+                    .into_iter()
+                    .chain(future)
+                    .chain(reconstruction)
+                    .chain(scores))
+                .collect()
+            })
+            .collect();
+        let mut measurements: Vec<Measurement> = Vec::new();
+        for measurement in of_layer.iter().flatten() {
+            if !measurements.contains(measurement) {
+                measurements.push(*measurement);
+            }
+        }
+        let everywhere = measurements.iter().copied();
+        let everywhere = everywhere.filter(|m| of_layer.iter().all(|layer| layer.contains(m)));
+        let query_rows = sizes.needs.iter().map(|needs| needs.query_rows());
+        Self {
+            query_rows: query_rows.max().unwrap_or(0),
+            everywhere: everywhere.collect(),
+            measurements,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What is in use while reading, told as it grows.
+
+use kept_models::{Model, RopeTable};
+
+use crate::compact::CompactLayer;
+use crate::sizes::{Sizes, full_cache_bytes};
+use crate::watch::ProgressMeter;
+use crate::{MemoryNow, Phase, Watch};
+
+/// How far reading has come, over all readings of one prompt, and what is in use: the same scratch all the time, and ever more
+/// kept rows.
+pub(super) struct ReadingProgress {
+    now: MemoryNow,
+    meter: ProgressMeter,
+    /// Rows that have passed a layer.
+    passed: usize,
+    /// `[layers]`: what the method itself holds more after each layer.
+    method: Vec<u64>,
+}
+
+impl ReadingProgress {
+    pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
+        let ledger = sizes.ledger(model);
+        let layers = sizes.rows.len() as u64;
+        let after = |layer: u64| sizes.method * layer / layers;
+        Self {
+            method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
+            now: MemoryNow {
+                weights: ledger.weights,
+                kept_full: full_cache_bytes(model.config(), sizes.tokens, sizes.cache),
+                scratch: ledger.reading() + rope.bytes(),
+                ..MemoryNow::default()
+            },
+            meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps())
+                .behind(sizes.known()),
+            passed: 0,
+        }
+    }
+
+    /// What is held of a layer; `layer` is the method's number of one that it has cut.
+    pub(super) fn cut(&mut self, layer: Option<usize>, cut: &CompactLayer) {
+        let method = layer.map_or(0, |layer| self.method[layer]);
+        self.now.kept += cut.live_bytes();
+        self.now.tables += cut.table_bytes() + method;
+        self.now.scratch += cut.allocated_bytes() - cut.live_bytes();
+    }
+
+    /// `rows` more rows have passed a layer.
+    pub(super) fn passed(&mut self, rows: usize, watch: &mut dyn Watch) {
+        self.passed += rows;
+        if let Some(progress) = self.meter.after(self.passed) {
+            watch.progress(&progress, &self.now);
+        }
+    }
+}

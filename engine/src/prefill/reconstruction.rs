@@ -1,0 +1,293 @@
+//! A second stream beside the prompt's: the document's repetition, chunk by chunk, in the layer that the prompt was just read in.
+//!
+//! A chunk's rows see the prompt up to the document's end and one another. So they stand in the layer's own stores, right behind the
+//! document, where the question's keys were a moment ago; those are put aside and put back.
+//!
+//! ```text
+//! keys of a layer    template document | question         after the prompt was read
+//!                    template document | repetition 0     attention of repetition 0; its probabilities over
+//!                    template document | repetition 1     ...         [sinks, chunk 0, repetition 0]
+//!                    template document | question         put back
+//! ```
+
+use kept_cuda::DeviceError;
+use kept_kernels::{
+    HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, window_maxima,
+};
+use kept_models::{GpuModel, LayerPass, Model, RopeTable};
+
+use super::scratch::Scratch;
+use crate::EngineError;
+use crate::gathered_rope::GatheredRope;
+use crate::reconstruction_plan::{ReconstructionPlan, Segment};
+use crate::shape::{attention_scale, head_shape};
+use crate::sizes::Sizes;
+use crate::staged::StagedAttention;
+
+/// What is wanted of a layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowsNeeded {
+    /// What its rows look at; not of layers that no method cuts.
+    pub(super) scores: bool,
+    /// Its output; not of the last layer.
+    pub(super) outputs: bool,
+}
+
+/// The repetition on its way through the layers.
+pub(crate) struct ReconstructionPass<'a> {
+    plan: &'a ReconstructionPlan,
+    model: &'a Model,
+    rope: &'a RopeTable,
+    heads: HeadShape,
+    /// Tokens of the prompt.
+    tokens: usize,
+    /// `[rows, width]`: the residual streams of all chunks' repetitions.
+    residual: Vec<f32>,
+    /// Row i of a repetition stands i behind the document.
+    gathered_rope: GatheredRope,
+    /// Keys and values of the rows after the document while others stand there.
+    aside: [RowStore; 2],
+    /// `[sinks + chunk + reconstruction]` rows per kv head: what a chunk's probabilities are taken over.
+    seen: RowStore,
+    /// `[q_heads, chunk]`: the largest probabilities of some rows.
+    maxima: Vec<f32>,
+    /// `[kv_heads, n]`: the largest of all rows, over the group.
+    pub(super) scores: Vec<f32>,
+    attention: StagedAttention,
+    /// Whether attention has the layer's rows of the document; those behind it are others each time.
+    begun: bool,
+}
+
+/// Attention of rows behind the document.
+fn staged(sizes: &Sizes, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
+    let rows = sizes.chunk.min(plan.longest());
+    StagedAttention::new(heads, (rows, sizes.layer_rows()))
+}
+
+impl<'a> ReconstructionPass<'a> {
+    /// Everything is allocated here.
+    pub(super) fn new(
+        model: &'a Model,
+        ids: &[u32],
+        rope: &'a RopeTable,
+        sizes: &Sizes,
+        plan: &'a ReconstructionPlan,
+        heads: HeadShape,
+    ) -> Self {
+        let (end, longest) = (plan.document().end, plan.longest());
+        let mut residual = vec![0.0; sizes.repetition_residual()];
+        model.embed(&plan.ids(ids), &mut residual);
+        let rows = |rows| RowStore::uniform(heads.kv_heads, rows, heads.head_dim);
+        let after = ids.len() - end;
+        Self {
+            plan,
+            model,
+            rope,
+            heads,
+            tokens: ids.len(),
+            residual,
+            gathered_rope: GatheredRope::new(rope, longest),
+            aside: [rows(after), rows(after)],
+            seen: rows(plan.sinks + plan.largest_chunk() + longest),
+            maxima: Vec::with_capacity(heads.q_heads * plan.largest_chunk()),
+            scores: vec![0.0; heads.kv_heads * ids.len()],
+            attention: staged(sizes, plan, heads),
+            begun: false,
+        }
+    }
+
+    /// Bytes that the second stream takes of the GPU.
+    pub(super) fn gpu_bytes(
+        gpu: &GpuModel,
+        model: &Model,
+        sizes: &Sizes,
+        plan: &ReconstructionPlan,
+    ) -> Result<u64, DeviceError> {
+        let passes = gpu.staged_bytes(sizes.chunk)?;
+        Ok(passes + staged(sizes, plan, head_shape(model)).bytes(model)?)
+    }
+
+    /// Floats of all but residual stream, keys and values.
+    pub(crate) fn floats(
+        plan: &ReconstructionPlan,
+        heads: HeadShape,
+        tokens: usize,
+        pairs: usize,
+    ) -> usize {
+        GatheredRope::floats(plan.longest(), pairs)
+            + heads.q_heads * plan.largest_chunk()
+            + heads.kv_heads * tokens
+    }
+
+    /// Rows per kv head of stores of its own: one of keys, two of what is put aside.
+    pub(crate) fn rows(plan: &ReconstructionPlan, tokens: usize) -> usize {
+        plan.sinks + plan.largest_chunk() + plan.longest() + 2 * (tokens - plan.document().end)
+    }
+
+    /// Bytes of the residual stream.
+    pub(super) fn residual_bytes(&self) -> u64 {
+        size_of_val(self.residual.as_slice()) as u64
+    }
+
+    /// Bytes of its stores.
+    pub(super) fn store_bytes(&self) -> u64 {
+        let aside = self.aside.iter().map(RowStore::bytes).sum::<usize>();
+        (self.seen.bytes() + aside) as u64
+    }
+
+    /// `[rows, width]`: the last layer's output, if it was asked for.
+    pub(super) fn into_residual(self) -> Vec<f32> {
+        self.residual
+    }
+
+    /// Runs every chunk's repetition through the layer whose keys and values of the prompt `scratch` holds, and measures what it
+    /// looks at. `told` hears of rows that are done.
+    pub(super) fn read(
+        &mut self,
+        (layer, pass): (usize, &mut LayerPass<'_>),
+        scratch: &mut Scratch,
+        wanted: RowsNeeded,
+        chunk: usize,
+        stop: &Stop,
+        told: &mut dyn FnMut(usize),
+    ) -> Result<(), EngineError> {
+        let end = self.plan.document().end;
+        if let Some(rope) = self.rope.of_layer(layer) {
+            self.gathered_rope
+                .stand(rope, end..end + self.plan.longest());
+        }
+        self.scores.fill(0.0);
+        self.begun = false;
+        self.put_aside(scratch, end);
+        for segment in self.plan.segments() {
+            self.start(scratch, &segment);
+            for first in (0..segment.rows.len()).step_by(chunk) {
+                let count = chunk.min(segment.rows.len() - first);
+                let rows = first..first + count;
+                self.rows_of((layer, pass), scratch, &segment, rows, wanted, stop)?;
+                told(count);
+            }
+        }
+        self.put_back(scratch, end);
+        Ok(())
+    }
+
+    /// Some rows of one chunk's repetition, which those before them have passed already.
+    fn rows_of(
+        &mut self,
+        (layer, pass): (usize, &mut LayerPass<'_>),
+        scratch: &mut Scratch,
+        segment: &Segment,
+        rows: std::ops::Range<usize>,
+        wanted: RowsNeeded,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let (heads, end, count) = (self.heads, self.plan.document().end, rows.len());
+        let width = self.model.config().width;
+        let q = &mut scratch.q[..count * heads.q_heads * heads.head_dim];
+        let k = &mut scratch.k[..count * heads.kv_heads * heads.head_dim];
+        let v = &mut scratch.v[..count * heads.kv_heads * heads.head_dim];
+        let at = segment.rows.start + rows.start;
+        let stream = at * width..(at + count) * width;
+        pass.project(&self.residual[stream.clone()], q, k, v, stop)?;
+        if self.rope.of_layer(layer).is_some() {
+            self.gathered_rope.rotate(q, heads.q_heads, rows.clone());
+            self.gathered_rope.rotate(k, heads.kv_heads, rows.clone());
+        }
+        scratch.keys.copy_in(end + rows.start, k);
+        scratch.values.copy_in(end + rows.start, v);
+        if wanted.scores {
+            self.score(q, k, segment, &rows, stop)?;
+        }
+        if wanted.outputs {
+            let out = &mut scratch.attention[..q.len()];
+            let task = PrefillAttention {
+                shape: heads,
+                scale: attention_scale(self.model),
+                window: self.model.config().kinds[layer].window,
+                queries: q,
+                first: end + rows.start,
+                keys: &scratch.keys,
+                values: &scratch.values,
+            };
+            let from = match std::mem::replace(&mut self.begun, true) {
+                true => end + rows.start,
+                false => 0,
+            };
+            self.attention
+                .attend(self.model, &task, from..end + rows.end, out, None, stop)?;
+            pass.finish(out, &mut self.residual[stream], stop)?;
+        }
+        Ok(())
+    }
+
+    /// What `rows` of a chunk's repetition look at, given their queries and keys.
+    fn score(
+        &mut self,
+        q: &[f32],
+        k: &[f32],
+        segment: &Segment,
+        rows: &std::ops::Range<usize>,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let heads = self.heads;
+        let ahead = self.plan.sinks.min(segment.chunk.start);
+        let own = ahead + segment.chunk.len();
+        self.seen.copy_in(own + rows.start, k);
+        let columns = ahead..own;
+        self.maxima.clear();
+        self.maxima.resize(heads.q_heads * columns.len(), 0.0);
+        let task = WindowScores {
+            shape: heads,
+            scale: attention_scale(self.model),
+            queries: q,
+            keys: &self.seen,
+            tokens: own + rows.end,
+            normalise: Normalise::All,
+            row_weights: None,
+            log_sum_exp: &[],
+        };
+        window_maxima(&task, columns, &mut self.maxima, stop)?;
+        let of_heads = self.maxima.chunks_exact(segment.chunk.len());
+        for (head, maxima) in of_heads.enumerate() {
+            let scores = &mut self.scores[head / heads.group() * self.tokens..][..self.tokens];
+            let scores = scores[segment.chunk.clone()].iter_mut();
+            scores.zip(maxima).for_each(|(s, p)| *s = s.max(*p));
+        }
+        Ok(())
+    }
+
+    /// The keys that take part in a chunk's probabilities before its repetition: the first of the prompt, and its own.
+    fn start(&mut self, scratch: &Scratch, segment: &Segment) {
+        let dim = self.heads.head_dim;
+        let ahead = self.plan.sinks.min(segment.chunk.start);
+        for head in 0..self.heads.kv_heads {
+            let keys = scratch.keys.head(head);
+            let seen = self.seen.head_mut(head);
+            seen[..ahead * dim].copy_from_slice(&keys[..ahead * dim]);
+            let chunk = segment.chunk.start * dim..segment.chunk.end * dim;
+            seen[ahead * dim..][..chunk.len()].copy_from_slice(&keys[chunk]);
+        }
+    }
+
+    fn put_aside(&mut self, scratch: &Scratch, end: usize) {
+        let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
+        for head in 0..self.heads.kv_heads {
+            let [keys, values] = &mut self.aside;
+            keys.head_mut(head)
+                .copy_from_slice(&scratch.keys.head(head)[part.clone()]);
+            values
+                .head_mut(head)
+                .copy_from_slice(&scratch.values.head(head)[part.clone()]);
+        }
+    }
+
+    fn put_back(&self, scratch: &mut Scratch, end: usize) {
+        let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
+        for head in 0..self.heads.kv_heads {
+            let [keys, values] = &self.aside;
+            scratch.keys.head_mut(head)[part.clone()].copy_from_slice(keys.head(head));
+            scratch.values.head_mut(head)[part.clone()].copy_from_slice(values.head(head));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The repetition of a document ([`Reconstruction`]): its chunks, how many rows each takes, and their tokens.
+//!
+//! ```text
+//! chunk 0      "\n\nRepeat the previous context exactly." <end of turn, assistant> chunk 0
+//! chunk i      "\n\nRepeat the part of the previous context exactly, starting with" <8 tokens before chunk i> <..> chunk i
+//! ```
+//!
+//! The words are those of the paper's code, and so is the order: request, the template's end of the user's turn, chunk. Not here:
+//! running it (`prefill/reconstruction.rs`).
+
+use std::ops::Range;
+
+use kept_models::{Message, Model};
+use kept_policies::Reconstruction;
+
+use crate::EngineError;
+
+/// What the model is asked, for the first chunk and for the others.
+const FIRST_REQUEST: &str = "\n\nRepeat the previous context exactly.";
+const OTHER_REQUEST: &str = "\n\nRepeat the part of the previous context exactly, starting with";
+
+/// Tokens before a chunk by which it is called.
+const CALLED_BY: usize = 8;
+
+/// Stands for what the user said while the template is rendered. Private-use characters: no template changes them.
+const SAID_MARK: &str = "\u{F0000}said\u{F0001}";
+
+/// Where a model's context leaves less room than this for a chunk that nobody set, the document is too long to be repeated.
+const SMALLEST_CHUNK: usize = 32;
+
+/// One chunk and its repetition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Positions of the chunk's tokens.
+    pub chunk: Range<usize>,
+    /// Its rows among those of all repetitions; the chunk's own tokens are the last of them.
+    pub rows: Range<usize>,
+}
+
+/// The repetition of one document, chunk by chunk.
+#[derive(Debug, Clone)]
+pub struct ReconstructionPlan {
+    /// Positions of the document in the prompt.
+    document: Range<usize>,
+    chunk: usize,
+    /// First tokens of the prompt that every row sees.
+    pub(crate) sinks: usize,
+    first_request: Vec<u32>,
+    other_request: Vec<u32>,
+    /// The end of the user's turn, and the beginning of the model's.
+    turn: Vec<u32>,
+}
+
+impl ReconstructionPlan {
+    /// The repetition of the `document` in a prompt.
+    ///
+    /// # Errors
+    /// What is wrong with the model's tokenizer or chat template, or [`EngineError::TooLongToRepeat`].
+    pub(crate) fn new(
+        model: &Model,
+        document: Range<usize>,
+        asked: Reconstruction,
+    ) -> Result<Self, EngineError> {
+        let tokenizer = model.tokenizer()?;
+        let message = Message {
+            role: "user".to_owned(),
+            content: SAID_MARK.to_owned(),
+        };
+        let rendered = model.chat_template()?.render(&[message], true, false)?;
+        let (_, turn) = rendered
+            .split_once(SAID_MARK)
+            .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
+        let mut plan = Self {
+            chunk: asked
+                .chunk
+                .unwrap_or(Reconstruction::CHUNK)
+                .min(document.len()),
+            document,
+            sinks: asked.sinks,
+            first_request: tokenizer.encode_after(FIRST_REQUEST, false).ids,
+            other_request: tokenizer.encode_after(OTHER_REQUEST, false).ids,
+            turn: tokenizer.encode_template(turn, true),
+        };
+        let context = model.config().context;
+        let lead =
+            plan.turn.len() + (plan.first_request.len()).max(plan.other_request.len() + CALLED_BY);
+        let left = context.saturating_sub(plan.document.end + lead);
+        if plan.longest() + plan.document.end > context {
+            let smallest = SMALLEST_CHUNK.min(plan.document.len());
+            if asked.chunk.is_some() || left < smallest {
+                return Err(EngineError::TooLongToRepeat {
+                    model: model.name().to_owned(),
+                    tokens: plan.document.end,
+                    needed: plan.document.end + plan.longest(),
+                    context,
+                    way_out: match left >= smallest {
+                        true => format!("set chunk to {left} or less"),
+                        false => "choose a method that does not repeat the document".to_owned(),
+                    },
+                });
+            }
+            plan.chunk = left;
+        }
+        Ok(plan)
+    }
+
+    /// Positions of the document.
+    pub(crate) fn document(&self) -> Range<usize> {
+        self.document.clone()
+    }
+
+    /// The chunks in order, with their rows.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
+        let mut row = 0;
+        let starts = self.document.clone().step_by(self.chunk.max(1));
+        starts.map(move |first| {
+            let chunk = first..(first + self.chunk).min(self.document.end);
+            let request = match first == self.document.start {
+                true => self.first_request.len(),
+                false => self.other_request.len() + CALLED_BY.min(self.chunk),
+            };
+            let rows = row..row + request + self.turn.len() + chunk.len();
+            row = rows.end;
+            Segment { chunk, rows }
+        })
+    }
+
+    /// Rows of all repetitions.
+    pub(crate) fn rows(&self) -> usize {
+        self.segments().map(|segment| segment.rows.len()).sum()
+    }
+
+    /// Rows of the longest repetition.
+    pub(crate) fn longest(&self) -> usize {
+        let rows = self.segments().map(|segment| segment.rows.len());
+        rows.max().unwrap_or(0)
+    }
+
+    /// Tokens of the largest chunk.
+    pub(crate) fn largest_chunk(&self) -> usize {
+        self.chunk
+    }
+
+    /// `[rows]`: the tokens of all repetitions of a prompt `ids`.
+    pub(crate) fn ids(&self, ids: &[u32]) -> Vec<u32> {
+        let mut all = Vec::with_capacity(self.rows());
+        for Segment { chunk, .. } in self.segments() {
+            if chunk.start == self.document.start {
+                all.extend_from_slice(&self.first_request);
+            } else {
+                all.extend_from_slice(&self.other_request);
+                let called_by = CALLED_BY.min(self.chunk);
+                all.extend_from_slice(&ids[chunk.start - called_by..chunk.start]);
+            }
+            all.extend_from_slice(&self.turn);
+            all.extend_from_slice(&ids[chunk]);
+        }
+        all
+    }
+
+    /// What a person should know of it, where `tokens` of the prompt are read and the others come from a vault.
+    pub(crate) fn note(&self, readings: usize, tokens: usize, from_vault: bool) -> String {
+        if from_vault {
+            let rows = self.rows();
+            return format!(
+                "the document is read again to see what the model looks back at: {rows} tokens"
+            );
+        }
+        let more = self.rows() + (readings - 1) * tokens;
+        format!(
+            "the document is read again to see what the model looks back at: {more} tokens besides the prompt's {tokens}, so reading takes at least {:.1} times as long",
+            1.0 + more as f64 / tokens.max(1) as f64
+        )
+    }
+}

@@ -1,0 +1,178 @@
+//! A compact cache that nobody read: drawn rows where a reading would have left the document's. For benchmarks: answering costs the same
+//! whatever the numbers are, and a long document takes minutes to read.
+
+use kept_kernels::{CacheType, RowStore, threads};
+use kept_models::Model;
+use kept_policies::{Policy, Pos, Positions, PromptShape, Retention};
+
+use crate::EngineError;
+use crate::compact::{CompactCache, CompactLayer, Gather};
+use crate::prefill::CHUNK;
+use crate::sizes::{LayerKeeps, Sizes};
+
+/// A cache as `policy` leaves it after `tokens` tokens with a `budget`, with `max_new_tokens` for the answer and rows stored as `cache`, and the
+/// rows that each layer may keep. Which of the document's rows stay is not asked: the last ones do.
+///
+/// # Errors
+/// As a reading with that method and budget.
+pub fn synthetic_cache(
+    model: &Model,
+    policy: &mut dyn Policy,
+    tokens: usize,
+    budget: usize,
+    max_new_tokens: usize,
+    cache: CacheType,
+) -> Result<(CompactCache, Vec<usize>), EngineError> {
+    let shape = PromptShape::of(tokens);
+    let sizes = Sizes::new(model, policy, &shape, budget, max_new_tokens, CHUNK)?
+        .with_cache(cache, policy)?;
+    let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
+    let mut gathered = Vec::new();
+    let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
+        let kept = match keeps {
+            LayerKeeps::Cut(own) => tokens.min(sizes.rows[*own]),
+            LayerKeeps::Window(window) => tokens.min(*window),
+        };
+        let keys = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64);
+        let values = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
+        let everything = Retention::Everything;
+        let first = (tokens - kept) as u32;
+        let positions: Vec<u32> = (first..tokens as u32).collect();
+        match keeps {
+            LayerKeeps::Cut(own) => {
+                let gather = Gather {
+                    keys: &keys,
+                    values: &values,
+                    tokens: kept,
+                    retention: &everything,
+                    capacities: &vec![sizes.capacities[*own]; kv_heads],
+                    positions: sizes.positions,
+                    stored: sizes.stored(*own),
+                    places: Some(&positions),
+                    unrotate: None,
+                    value_merges: &[],
+                    left: None,
+                    merged: false,
+                };
+                let compact = gather.layer(&mut gathered);
+                match sizes.tables[*own] {
+                    Some(table) => compact.with_table(&keys, &everything, table),
+                    None => compact,
+                }
+            }
+            LayerKeeps::Window(window) => {
+                let rows = (&keys, &values);
+                let mut ring = CompactLayer::ring(
+                    rows,
+                    kept,
+                    *window,
+                    sizes.max_new_tokens,
+                    cache,
+                    &mut gathered,
+                );
+                ring.place(&positions);
+                ring
+            }
+        }
+    });
+    let cache = CompactCache {
+        layers: layers.collect(),
+        next: Pos(tokens as u32),
+        reassigned: sizes.positions == Positions::Reassigned,
+        turned_from: Pos(0),
+        widest: sizes.max_capacity,
+        kind: sizes.cache,
+        on_gpu: None,
+    };
+    Ok((cache, sizes.rows))
+}
+
+/// Rows that a thread draws at once.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Numbers between -1 and 1, one behind the other for all heads of a row and then the next row. Of a long document they are billions: all threads
+/// draw, each beginning where its rows do, so that every number is the one that it would be if they were drawn in turn.
+fn drawn_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowStore {
+    let mut store = RowStore::uniform(kv_heads, rows, head_dim);
+    let next_row = Steps::of(kv_heads * head_dim);
+    for head in 0..kv_heads {
+        let pieces = store.head_mut(head).chunks_mut(ROWS_AT_ONCE * head_dim);
+        let mut pieces: Vec<&mut [f32]> = pieces.collect();
+        let before = |piece: usize| (piece * ROWS_AT_ONCE * kv_heads + head) * head_dim;
+        let begin = |piece: usize| Steps::of(before(piece)).on(seed);
+        let mut begins: Vec<u64> = (0..pieces.len()).map(begin).collect();
+        threads::for_each_pair(&mut pieces, &mut begins, |_, piece, begin| {
+            for row in piece.chunks_exact_mut(head_dim) {
+                let mut state = *begin;
+                for number in row {
+                    state = Steps::ONE.on(state);
+                    *number = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+                }
+                *begin = next_row.on(*begin);
+            }
+        });
+    }
+    store
+}
+
+/// Steps of a generator, each a product and a sum, which any number of them is too.
+#[derive(Clone, Copy)]
+struct Steps {
+    times: u64,
+    plus: u64,
+}
+
+impl Steps {
+    const NONE: Self = Self { times: 1, plus: 0 };
+    const ONE: Self = Self {
+        times: 6_364_136_223_846_793_005,
+        plus: 1_442_695_040_888_963_407,
+    };
+
+    fn of(mut count: usize) -> Self {
+        let (mut all, mut power) = (Self::NONE, Self::ONE);
+        while count > 0 {
+            if count % 2 == 1 {
+                all = all.then(power);
+            }
+            power = power.then(power);
+            count /= 2;
+        }
+        all
+    }
+
+    fn then(self, next: Self) -> Self {
+        Self {
+            times: self.times.wrapping_mul(next.times),
+            plus: next.on(self.plus),
+        }
+    }
+
+    fn on(self, state: u64) -> u64 {
+        state.wrapping_mul(self.times).wrapping_add(self.plus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_that_are_drawn_in_turn() {
+        let (kv_heads, head_dim) = (3, 4);
+        for rows in [0, 1, ROWS_AT_ONCE - 1, 3 * ROWS_AT_ONCE + 5] {
+            let found = drawn_rows(kv_heads, rows, head_dim, 7);
+            let mut state = 7u64;
+            for row in 0..rows {
+                for number in 0..kv_heads * head_dim {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let expected = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+                    let (head, place) = (number / head_dim, number % head_dim);
+                    assert_eq!(found.row(head, row)[place], expected, "{row} of {rows}");
+                }
+            }
+        }
+    }
+}

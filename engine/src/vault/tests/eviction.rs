@@ -1,0 +1,129 @@
+//! What makes room, and for whom.
+
+use super::*;
+
+#[test]
+fn the_least_recently_used_makes_room_but_never_an_open_one() {
+    let size = shape(PackedRows::F16).bytes() + 512;
+    let (_place, folder) = folder(3 * size);
+    for digit in ['1', '2', '3'] {
+        write(&folder, &key(digit), PackedRows::F16);
+        // File times are coarse on some systems.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+    let open = find(&folder, &key('1')).expect("there");
+    folder.used(&open);
+    drop(open);
+    let open = find(&folder, &key('2')).expect("there");
+    folder.used(&open);
+    // 3 is the oldest now, and 2 is open.
+    write(&folder, &key('4'), PackedRows::F16);
+    let left = |folder: &VaultFolder| -> Vec<VaultKey> {
+        let entries = folder.list().expect("a list");
+        entries.into_iter().map(|entry| entry.key).collect()
+    };
+    assert_eq!(left(&folder).len(), 3);
+    assert!(!left(&folder).contains(&key('3')));
+    write(&folder, &key('5'), PackedRows::F16);
+    write(&folder, &key('6'), PackedRows::F16);
+    assert!(left(&folder).contains(&key('2')), "it is open");
+    assert!(!folder.remove(&key('2')).expect("no error"));
+    drop(open);
+    assert!(folder.remove(&key('2')).expect("no error"));
+    assert!(!left(&folder).contains(&key('2')));
+}
+
+#[test]
+fn nothing_is_removed_where_that_would_not_be_enough() {
+    let size = shape(PackedRows::F16).bytes() + 512;
+    let (_place, folder) = folder(2 * size);
+    write(&folder, &key('1'), PackedRows::F16);
+    write(&folder, &key('2'), PackedRows::F16);
+    let open = find(&folder, &key('2')).expect("there");
+    let larger = VaultShape {
+        tokens: 150,
+        ..shape(PackedRows::F16)
+    };
+    assert!(larger.bytes() > size && larger.bytes() < 2 * size);
+    let refused = folder.begin(&key('3'), "", "", larger.clone());
+    assert!(matches!(refused, Err(VaultError::TooLarge { .. })));
+    assert_eq!(folder.list().expect("a list").len(), 2);
+    drop(open);
+    drop(folder.begin(&key('3'), "", "", larger).expect("memory"));
+    assert!(folder.list().expect("a list").is_empty(), "both went");
+}
+
+#[test]
+fn a_clock_that_was_set_back_does_not_make_the_newest_the_oldest() {
+    let size = shape(PackedRows::F16).bytes() + 512;
+    let (place, folder) = folder(2 * size);
+    write(&folder, &key('1'), PackedRows::F16);
+    // A year from now, by the clock as it was.
+    let ahead = std::time::SystemTime::now() + std::time::Duration::from_secs(365 * 86_400);
+    let path = files(&place).pop().expect("one vault");
+    let file = std::fs::File::options().append(true).open(path);
+    file.and_then(|file| file.set_modified(ahead)).expect("set");
+    write(&folder, &key('2'), PackedRows::F16);
+    let order = |folder: &VaultFolder| -> Vec<VaultKey> {
+        let entries = folder.list().expect("a list");
+        entries.into_iter().map(|entry| entry.key).collect()
+    };
+    assert_eq!(order(&folder), [key('2'), key('1')], "made last");
+    folder.used(&find(&folder, &key('1')).expect("there"));
+    assert_eq!(order(&folder), [key('1'), key('2')], "used last");
+    write(&folder, &key('3'), PackedRows::F16);
+    assert_eq!(order(&folder), [key('3'), key('1')]);
+}
+
+#[test]
+fn a_smaller_budget_is_kept_to_at_once_but_not_at_the_cost_of_what_is_open() {
+    let size = shape(PackedRows::F16).bytes() + 512;
+    let (place, folder) = folder(4 * size);
+    for digit in ['1', '2', '3'] {
+        write(&folder, &key(digit), PackedRows::F16);
+    }
+    let open = find(&folder, &key('1')).expect("there");
+    let smaller = |budget| VaultFolder::new(&place.path().join("vaults"), budget);
+    let left = || folder.list().expect("a list").len();
+    smaller(3 * size).trim().expect("trimmed");
+    assert_eq!(left(), 3, "all fit");
+    smaller(2 * size).trim().expect("trimmed");
+    assert_eq!(left(), 2);
+    smaller(1).trim().expect("trimmed");
+    assert_eq!(left(), 1, "one is open");
+    drop(open);
+    smaller(1).trim().expect("trimmed");
+    assert_eq!(left(), 0);
+    // Where nothing was ever kept nothing is made.
+    VaultFolder::new(&place.path().join("none"), 1)
+        .trim()
+        .expect("nothing");
+    assert!(!place.path().join("none").exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_folder_that_takes_no_files_is_named_with_the_way_out() {
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("a file");
+    std::fs::write(&file, "no folder").expect("written");
+    let folder = VaultFolder::new(&file.join("vaults"), 1 << 20);
+    let begun = folder.begin(&key('a'), "", "", shape(PackedRows::F16));
+    let said = begun.expect_err("no folder").to_string();
+    assert!(
+        said.contains("a file/vaults") && said.contains("KEPT_VAULTS"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_others_are_writing_counts_from_its_beginning() {
+    let size = shape(PackedRows::F16).bytes();
+    let (_place, folder) = folder(size * 5 / 2);
+    let begin = |digit| folder.begin(&key(digit), "", "", shape(PackedRows::F16));
+    let (first, _second) = (begin('1').expect("begun"), begin('2').expect("begun"));
+    let third = begin('3').expect_err("no room");
+    assert!(matches!(third, VaultError::TooLarge { .. }), "{third}");
+    drop(first);
+    begin('3').expect("memory");
+}

@@ -1,0 +1,151 @@
+//! A device that stands for another and does nothing but count: what would be taken of that one is known before any of it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
+use crate::{Device, DeviceError};
+
+/// Counts what is allocated. Nothing is, so that any address will do: none is ever looked at.
+struct DryRun {
+    of: Arc<dyn Driver>,
+    /// Bytes that are held now.
+    taken: AtomicU64,
+    /// The most that were held.
+    most: AtomicU64,
+}
+
+impl Device {
+    /// A device as this one, of which nothing is ever taken and on which nothing runs.
+    pub fn dry_run(&self) -> Device {
+        Device::new(self.counting())
+    }
+
+    /// The most bytes that `make` and what it makes would take of this device at once.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn measure_allocations<T>(
+        &self,
+        make: impl FnOnce(&Device) -> Result<T, DeviceError>,
+    ) -> Result<u64, DeviceError> {
+        let dry_run = self.counting();
+        drop(make(&Device::new(dry_run.clone()))?);
+        Ok(dry_run.most.load(Ordering::Relaxed))
+    }
+
+    fn counting(&self) -> Arc<DryRun> {
+        Arc::new(DryRun {
+            of: self.shared_driver(),
+            taken: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+        })
+    }
+}
+
+impl DryRun {
+    fn only_asked(&self, what: &str) -> DeviceError {
+        DeviceError::Failed {
+            device: self.facts().name.clone(),
+            what: what.to_owned(),
+            reason: "it was only asked what would be taken of it".to_owned(),
+        }
+    }
+}
+
+impl Driver for DryRun {
+    fn facts(&self) -> &Facts {
+        self.of.facts()
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        let taken = self.taken.load(Ordering::Relaxed);
+        Ok(self.of.free_memory()?.saturating_sub(taken))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let before = self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        let most = &self.most;
+        most.fetch_max(before + bytes as u64, Ordering::Relaxed);
+        // No null, and aligned.
+        Ok((before + 256).next_multiple_of(256))
+    }
+
+    unsafe fn free(&self, _address: Address, bytes: usize) {
+        self.taken.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
+        Ok((bytes as u64 + 256).next_multiple_of(256))
+    }
+
+    unsafe fn free_on_host(&self, _address: Address, _bytes: usize) {}
+
+    unsafe fn upload(&self, _to: Address, _from: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn download(&self, to: &mut [u8], _from: Address) -> Result<(), DeviceError> {
+        to.fill(0);
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _to: Address, _from: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn copy_async(
+        &self,
+        _to: Address,
+        _from: Address,
+        _bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        Err(self.only_asked("copying beside its work"))
+    }
+
+    fn order_prefetches(&self) -> Result<(), DeviceError> {
+        Err(self.only_asked("copying ahead of its work"))
+    }
+
+    unsafe fn prefetch_copy(
+        &self,
+        _to: Address,
+        _from: Address,
+        _bytes: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        Err(self.only_asked("copying ahead of its work"))
+    }
+
+    fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
+        Err(self.only_asked("reaching memory"))
+    }
+
+    unsafe fn clear(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        name: &str,
+        _geometry: Geometry,
+        _parameters: &[u8],
+    ) -> Result<(), DeviceError> {
+        Err(self.only_asked(name))
+    }
+
+    fn begin_recording(&self) -> Result<(), DeviceError> {
+        Err(self.only_asked("recording"))
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+        Err(self.only_asked("recording"))
+    }
+
+    fn products(&self) -> &dyn Products {
+        self.of.products()
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! No launch asks for more blocks than a GPU can number, however long the document: ten million tokens on a device that has any amount of memory
+//! and runs nothing, so that only the arithmetic of launches is done. Needs no GPU.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kept_cuda::driver::{
+    Address, Copying, Driver, Facts, Geometry, MOST_BLOCKS, Products, Recording,
+};
+use kept_cuda::{
+    Activation, AttentionScratch, DecodeAttention, DecodeScratch, Device, DeviceError, KeptRows,
+    LayerRows, PrefillAttention, RowKind, Scores, ScoresScratch,
+};
+use kept_kernels::{HeadShape, Normalise};
+
+const TOKENS: usize = 10_000_000;
+/// Rows that pass a layer at a time: four times the engine's.
+const ROWS: usize = 2048;
+
+/// Gives addresses without memory, and notes launches.
+struct Endless {
+    facts: Facts,
+    next: AtomicU64,
+    launches: Mutex<Vec<(String, Geometry)>>,
+}
+
+impl Driver for Endless {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        Ok(self.facts.memory)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let bytes = (bytes as u64).next_multiple_of(256);
+        Ok(self.next.fetch_add(bytes, Ordering::Relaxed))
+    }
+
+    unsafe fn free(&self, _: Address, _: usize) {}
+
+    fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.allocate(bytes)
+    }
+
+    unsafe fn free_on_host(&self, _: Address, _: usize) {}
+
+    unsafe fn upload(&self, _: Address, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn download(&self, _: &mut [u8], _: Address) -> Result<(), DeviceError> {
+        unreachable!("nothing was computed")
+    }
+
+    unsafe fn copy(&self, _: Address, _: Address, _: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn copy_async(
+        &self,
+        _: Address,
+        _: Address,
+        _: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        unreachable!("no test here copies beside its work")
+    }
+
+    fn order_prefetches(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn prefetch_copy(
+        &self,
+        _: Address,
+        _: Address,
+        _: usize,
+    ) -> Result<Box<dyn Copying>, DeviceError> {
+        unreachable!("no test here copies ahead of its work")
+    }
+
+    fn reach(&self, _: Address) -> Result<*mut u8, DeviceError> {
+        unreachable!("there is no memory")
+    }
+
+    unsafe fn clear(&self, _: Address, _: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn launch(&self, name: &str, geometry: Geometry, _: &[u8]) -> Result<(), DeviceError> {
+        let mut launches = self.launches.lock().expect("nobody panics inside");
+        launches.push((name.to_owned(), geometry));
+        Ok(())
+    }
+
+    fn begin_recording(&self) -> Result<(), DeviceError> {
+        unreachable!("no test here records")
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+        unreachable!("no test here records")
+    }
+
+    fn products(&self) -> &dyn Products {
+        unreachable!("no test here multiplies")
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// A device as large as a Hopper, whose grids are the widest.
+fn endless() -> (Device, Arc<Endless>) {
+    let endless = Arc::new(Endless {
+        facts: Facts {
+            name: "endless".to_owned(),
+            capability: 90,
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+            memory: u64::MAX,
+        },
+        next: AtomicU64::new(256),
+        launches: Mutex::default(),
+    });
+    (Device::new(endless.clone()), endless)
+}
+
+/// Everything whose grid grows with the document, in the form of an 8B model.
+#[test]
+fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
+    let (device, endless) = endless();
+    let shape = HeadShape {
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+    };
+    let queries = device.alloc_uninit(ROWS * 32 * 128).expect("memory");
+    let keys = LayerRows::new(&device, 8, TOKENS, 128).expect("memory");
+    let mut parts = AttentionScratch::new(&device, shape).expect("memory");
+    let mut out = device.alloc_uninit(ROWS * 32 * 128).expect("memory");
+    let attention = PrefillAttention {
+        shape,
+        scale: 1.0.into(),
+        window: None,
+        queries: &queries,
+        rows: ROWS,
+        first: TOKENS - ROWS,
+        keys: &keys,
+        values: &keys,
+    };
+    let read = device.prefill_attention(&attention, &mut parts, &mut out, None);
+    read.expect("attention over a prompt");
+
+    let scores = Scores {
+        shape,
+        scale: 1.0.into(),
+        queries: &queries,
+        rows: ROWS,
+        keys: &keys,
+        tokens: TOKENS,
+        normalise: Normalise::All,
+    };
+    let mut scratch = ScoresScratch::new(&device, shape, ROWS).expect("memory");
+    let mut marks = device
+        .alloc_uninit(8 * TOKENS * ROWS.div_ceil(64))
+        .expect("memory");
+    device
+        .mark_below_average(&scores, &mut parts, &mut scratch, &mut marks)
+        .expect("marks");
+    let mut means = device.alloc_uninit(32 * TOKENS).expect("memory");
+    device
+        .window_scores(&scores, None, &mut parts, &mut scratch, &mut means)
+        .expect("means");
+
+    let kept = KeptRows::new(&device, RowKind::F16, 8 * TOKENS, 128).expect("memory");
+    let (first_rows, rows) = (
+        device.alloc_uninit(8).expect("memory"),
+        device.alloc_uninit::<u32>(8).expect("memory"),
+    );
+    let decode = DecodeAttention {
+        shape,
+        scale: 1.0.into(),
+        queries: &queries,
+        keys: &kept,
+        values: &kept,
+        first_rows: &first_rows,
+        rows: &rows,
+        places: None,
+        ranks: None,
+    };
+    let mut scratch = DecodeScratch::new(&device, shape, TOKENS, true).expect("memory");
+    // SAFETY: nothing runs.
+    unsafe { device.decode_attention(&decode, &mut scratch, &mut out) }.expect("one token");
+
+    let mut gate = device.alloc_uninit(ROWS * 14336).expect("memory");
+    let up = device.alloc_uninit(ROWS * 14336).expect("memory");
+    device
+        .activate(
+            Activation::Silu,
+            (&mut gate, 14336),
+            (&up, 14336),
+            (ROWS, 14336),
+        )
+        .expect("the feed-forward network");
+
+    let launches = endless.launches.lock().expect("nobody panics inside");
+    assert!(launches.len() >= 7, "{launches:?}");
+    let widest = launches.iter().map(|(_, geometry)| geometry.grid[0]).max();
+    assert!(
+        widest >= Some((TOKENS / 256) as u32),
+        "what grows with the document is in the first direction"
+    );
+    for (name, geometry) in launches.iter() {
+        let fits = (geometry.grid.iter().zip(MOST_BLOCKS)).all(|(blocks, most)| *blocks <= most);
+        assert!(fits, "{name}: {:?}", geometry.grid);
+    }
+}
+
+/// What would be too much is one sentence, and nothing is launched.
+#[test]
+fn a_grid_beyond_a_gpu_is_one_sentence() {
+    let (device, endless) = endless();
+    let rows = MOST_BLOCKS[1] as usize + 1;
+    let mut gate = device.alloc_uninit(rows * 32).expect("memory");
+    let up = device.alloc_uninit(rows * 32).expect("memory");
+    let mut activate = |rows| {
+        let (gate, up) = ((&mut gate, 32), (&up, 32));
+        device.activate(Activation::Silu, gate, up, (rows, 32))
+    };
+    activate(rows - 1).expect("as many as there may be");
+    let refusal = activate(rows).expect_err("one more").to_string();
+    assert!(
+        refusal.contains("activate would take 65536 blocks")
+            && refusal.contains("--device cpu")
+            && !refusal.contains('\n'),
+        "{refusal}"
+    );
+    let launches = endless.launches.lock().expect("nobody panics inside");
+    assert_eq!(launches.len(), 1);
+}

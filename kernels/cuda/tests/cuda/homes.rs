@@ -1,0 +1,37 @@
+//! Memory of the host's that a device reaches: it is none of the device's own, and else like it.
+
+use crate::support::devices;
+use kept_cuda::{MemorySpace, fault_injecting};
+
+#[test]
+fn memory_of_the_hosts_is_none_of_the_devices() {
+    let (device, meter) = fault_injecting(&devices()[0], 1 << 20);
+    let there = device
+        .alloc_uninit_in::<f32>(MemorySpace::Host, 1 << 20)
+        .expect("memory");
+    assert_eq!(device.free_memory(), Ok(1 << 20));
+    assert_eq!((there.bytes(), there.host_bytes()), (0, 4 << 20));
+    assert_eq!(meter.most(), 0);
+    assert_eq!(
+        device.measure_allocations(|d| d.alloc_uninit_in::<u8>(MemorySpace::Host, 1 << 30)),
+        Ok(0)
+    );
+}
+
+#[test]
+fn memory_of_the_hosts_is_written_read_copied_and_computed_with() {
+    let device = devices().remove(0);
+    let mut there = device
+        .alloc_uninit_in::<f32>(MemorySpace::Host, 1 << 20)
+        .expect("memory");
+    there.write(7, &[1.0, 2.0, 3.0]).expect("written");
+    let mut own = device.zeros::<f32>(4).expect("memory");
+    own.copy_from(1, &there, 7..10).expect("copied");
+    assert_eq!(own.to_vec().expect("numbers"), [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!((own.bytes(), own.host_bytes()), (16, 0));
+    // A kernel adds to it where it lies.
+    let mut part = there.share(7..10);
+    let more = device.copy_of(&[10.0f32, 20.0, 30.0]).expect("memory");
+    device.add(&mut part, &more, 3).expect("added");
+    assert_eq!(part.to_vec().expect("numbers"), [11.0, 22.0, 33.0]);
+}

@@ -1,0 +1,168 @@
+//! Every kernel fits every GPU it is compiled for: what NVIDIA's compiler counted (`resources.tsv`, by `scripts/cuda-resources`) against
+//! what the GPUs have, and every geometry that depends on the GPU against its shared memory. Needs no GPU.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::support::*;
+use kept_cuda::{
+    AttentionScratch, DecodeAttention, DecodeScratch, HEAD_DIMS, KeptRows, LayerRows,
+    PrefillAttention, RowKind, emulated,
+};
+use kept_kernels::HeadShape;
+use sha2::{Digest, Sha256};
+
+/// Compute capabilities, as in NVIDIA's programming guide: 65536 registers of a multiprocessor and of a block, 255 of a thread, 1024
+/// threads of a block. What shared memory a block may have differs: the emulated devices know it.
+const GPUS: [u32; 5] = [75, 80, 86, 89, 90];
+const REGISTERS_OF_BLOCK: u32 = 65536;
+const REGISTERS_OF_THREAD: u32 = 255;
+const THREADS_OF_BLOCK: u32 = 1024;
+
+/// What one kernel takes of one GPU.
+struct Taken {
+    registers: u32,
+    shared: u32,
+    stack: u32,
+    spilled: u32,
+}
+
+/// The table: its hash of the sources, and of each kernel the most threads and what it takes of each GPU.
+fn table() -> (String, BTreeMap<String, (u32, Vec<Taken>)>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("resources.tsv");
+    let text = std::fs::read_to_string(&path).expect("scripts/cuda-resources makes it");
+    let hash = text.lines().next().and_then(|line| line.rsplit(' ').next());
+    let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
+    let kernel = |line: &str| {
+        let mut cells = line.split('\t');
+        let name = cells.next().expect("a name").to_owned();
+        let threads = cells.next().and_then(|cell| cell.parse().ok());
+        let taken = cells.map(|cell| {
+            let numbers: Vec<u32> = (cell.split(' '))
+                .map(|n| {
+                    n.parse()
+                        .unwrap_or_else(|e| panic!("{name}: {cell:?}: {e}"))
+                })
+                .collect();
+            let &[registers, shared, stack, spilled] = numbers.as_slice() else {
+                panic!("{name}: {cell:?}");
+            };
+            Taken {
+                registers,
+                shared,
+                stack,
+                spilled,
+            }
+        });
+        let taken = taken.collect();
+        (name, (threads.expect("a number of threads"), taken))
+    };
+    (
+        hash.expect("a hash").to_owned(),
+        lines.map(kernel).collect(),
+    )
+}
+
+/// The table is of these sources: otherwise `scripts/cuda-resources` is to be run.
+#[test]
+fn the_table_is_of_the_kernels_as_they_are() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("device");
+    let files = std::fs::read_dir(folder).expect("the folder of kernels");
+    let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(std::fs::read(file).expect("a file"));
+    }
+    let (of_table, kernels) = table();
+    assert_eq!(
+        format!("{:x}", hash.finalize()),
+        of_table,
+        "kernels have changed: run scripts/cuda-resources"
+    );
+    let named: Vec<&str> = kernels.keys().map(String::as_str).collect();
+    let mut all: Vec<&str> = emulated::kernels().collect();
+    all.sort_unstable();
+    assert_eq!(named, all, "a line for each kernel");
+}
+
+#[test]
+fn registers_and_shared_memory_fit_every_gpu() {
+    for (name, (threads, taken)) in table().1 {
+        assert_eq!(taken.len(), GPUS.len(), "{name}");
+        assert!(threads <= THREADS_OF_BLOCK && threads.is_multiple_of(32));
+        for (gpu, taken) in GPUS.into_iter().zip(taken) {
+            // A warp gets whole units of 256.
+            let of_block = taken.registers.next_multiple_of(8) * threads;
+            assert!(
+                taken.registers <= REGISTERS_OF_THREAD && of_block <= REGISTERS_OF_BLOCK,
+                "{name} on sm_{gpu}: {} registers a thread, {of_block} a block",
+                taken.registers
+            );
+            assert_eq!(taken.spilled, 0, "{name} on sm_{gpu} spills registers");
+            assert_eq!(taken.stack, 0, "{name} on sm_{gpu} has a stack");
+            // Shared memory is asked for at launch, so that the check there counts all of it.
+            assert_eq!(
+                taken.shared, 0,
+                "{name} on sm_{gpu} has fixed shared memory"
+            );
+        }
+    }
+}
+
+/// The kernels whose shared memory follows from the GPU ask for no more than it has, for every size of heads and kind of rows. The
+/// emulated device refuses as a GPU would.
+#[test]
+fn what_attention_asks_of_a_gpu_it_has() {
+    for capability in GPUS {
+        let device = emulated::device(capability, 1 << 30);
+        for head_dim in HEAD_DIMS {
+            let shape = HeadShape {
+                q_heads: 2,
+                kv_heads: 1,
+                head_dim,
+            };
+            let mut numbers = Numbers::new(3);
+            let query = queries(&device, &numbers.rows(2 * head_dim));
+            let mut out = device.alloc_uninit(2 * head_dim).expect("memory");
+            let mut keys = LayerRows::new(&device, 1, 1, head_dim).expect("memory");
+            keys.write_head(0, 0, &numbers.rows(head_dim))
+                .expect("written");
+            let task = PrefillAttention {
+                shape,
+                scale: 1.0.into(),
+                window: None,
+                queries: &query,
+                rows: 1,
+                first: 0,
+                keys: &keys,
+                values: &keys,
+            };
+            let mut parts = AttentionScratch::new(&device, shape).expect("memory");
+            device
+                .prefill_attention(&task, &mut parts, &mut out, None)
+                .unwrap_or_else(|e| panic!("sm_{capability}, heads of {head_dim}: {e}"));
+            let zeros = |count: usize| device.zeros::<u32>(count).expect("memory");
+            let (first_rows, mut rows) = (zeros(1), zeros(1));
+            rows.write(0, &[1]).expect("written");
+            for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
+                let kept = KeptRows::new(&device, kind, 1, head_dim).expect("memory");
+                let task = DecodeAttention {
+                    shape,
+                    scale: 1.0.into(),
+                    queries: &query,
+                    keys: &kept,
+                    values: &kept,
+                    first_rows: &first_rows,
+                    rows: &rows,
+                    places: None,
+                    ranks: None,
+                };
+                let mut scratch = DecodeScratch::new(&device, shape, 1, true).expect("memory");
+                // SAFETY: one row, which is there.
+                unsafe { device.decode_attention(&task, &mut scratch, &mut out) }
+                    .unwrap_or_else(|e| panic!("sm_{capability}, {kind:?} of {head_dim}: {e}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! Row-wise pieces, rows that are kept, and classes: the kernels' own source against the specification.
+
+use crate::support::*;
+use half::f16;
+use kept_cuda::{
+    Activation, Angles, ClassAttention, ClassScratch, HEAD_DIMS, Heads, Indices, Kept, KeptRows,
+    RowKind, RowPositions,
+};
+use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, reference};
+
+const PAIRINGS: [Pairing; 2] = [Pairing::Halves, Pairing::Neighbours];
+
+fn angles(numbers: &mut Numbers, positions: usize, columns: usize) -> (Vec<f32>, Vec<f32>) {
+    let angles = numbers.rows(positions * columns);
+    angles
+        .iter()
+        .map(|a| ((3.0 * a).cos(), (3.0 * a).sin()))
+        .unzip()
+}
+
+#[test]
+fn norms_are_written_and_added() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(1));
+    for (rows, width) in [(1, 32), (3, 100), (2, 1000)] {
+        let (x, weight, residual) = (
+            numbers.rows(rows * width),
+            numbers.rows(width),
+            numbers.rows(rows * width),
+        );
+        let mut expected = vec![0.0; x.len()];
+        reference::rms_norm(&x, &weight, 1e-5, &mut expected);
+        let [there, weights] = [&x, &weight].map(|n| device.copy_of(n).expect("memory"));
+        let mut out = device.alloc_uninit(x.len()).expect("memory");
+        let mut sum = device.copy_of(&residual).expect("memory");
+        let weights = (&weights, 1e-5);
+        device
+            .rms_norm(&there, weights, rows, Some(&mut out), Some(&mut sum))
+            .expect("it runs");
+        close(&out.to_vec().expect("read"), &expected, 1e-5, "norm");
+        let added: Vec<f32> = residual.iter().zip(&expected).map(|(a, b)| a + b).collect();
+        close(&sum.to_vec().expect("read"), &added, 1e-5, "added");
+    }
+}
+
+#[test]
+fn heads_are_biased_normed_turned_and_written_where_they_belong() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(2));
+    let (rows, heads, first) = (3, 6, 4);
+    for dim in HEAD_DIMS {
+        for (pairing, rope_dim) in PAIRINGS.into_iter().flat_map(|p| [(p, dim), (p, dim / 2)]) {
+            let (x, bias, norm) = (
+                numbers.rows(rows * heads * dim),
+                numbers.rows(heads * dim),
+                numbers.rows(dim),
+            );
+            let (cos, sin) = angles(&mut numbers, 20, rope_dim / 2);
+            let mut expected: Vec<f32> = x
+                .iter()
+                .enumerate()
+                .map(|(i, x)| x + bias[i % (heads * dim)])
+                .collect();
+            let biased = expected.clone();
+            reference::rms_norm(&biased, &norm, 1e-6, &mut expected);
+            let columns = rope_dim / 2;
+            let own = first * columns..(first + rows) * columns;
+            reference::rotate(
+                &mut expected,
+                heads,
+                dim,
+                &cos[own.clone()],
+                &sin[own],
+                pairing,
+            );
+
+            let copy = |n: &[f32]| device.copy_of(n).expect("memory");
+            let (x, bias, norm, cos, sin) =
+                (copy(&x), copy(&bias), copy(&norm), copy(&cos), copy(&sin));
+            let at = Indices::new(&device, &[4u32, 5, 6]).expect("memory");
+            for places in [RowPositions::From(first), RowPositions::At(&at)] {
+                let task = Heads {
+                    projected: &x,
+                    rows,
+                    heads,
+                    dim,
+                    bias: Some(&bias),
+                    norm: Some((&norm, 1e-6)),
+                    angles: Some(Angles {
+                        cos: &cos,
+                        sin: &sin,
+                        rope_dim,
+                        pairing,
+                    }),
+                    places,
+                };
+                let mut out = device.alloc_uninit(rows * heads * dim).expect("memory");
+                device.ready_queries(&task, &mut out).expect("it runs");
+                let found: Vec<f32> = out
+                    .to_vec()
+                    .expect("read")
+                    .iter()
+                    .map(|x: &f16| x.to_f32())
+                    .collect();
+                close(&found, &expected, 4e-3, "queries");
+                let mut layer = kept_cuda::LayerRows::new(&device, heads, 9, dim).expect("memory");
+                layer.data_mut().clear().expect("zeros");
+                device.ready_rows(&task, 5, &mut layer).expect("it runs");
+                let found = layer.data().to_vec().expect("read");
+                for (i, expected) in expected.iter().enumerate() {
+                    let (row, head, column) = (i / heads / dim, i / dim % heads, i % dim);
+                    let found = found[(head * 9 + 5 + row) * dim + column].to_f32();
+                    close(&[found], &[*expected], 4e-3, "rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_turned_back() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(3));
+    for (dim, pairing) in HEAD_DIMS.into_iter().flat_map(|d| PAIRINGS.map(|p| (d, p))) {
+        let shape = HeadShape {
+            q_heads: 2,
+            kv_heads: 2,
+            head_dim: dim,
+        };
+        let columns = dim / 4;
+        let (mut host, mut keys) = layer(&device, &mut numbers, &shape, 7);
+        let (cos, sin) = angles(&mut numbers, 7, columns);
+        let back: Vec<f32> = sin.iter().map(|s| -s).collect();
+        for h in 0..2 {
+            reference::rotate(
+                &mut host.head_mut(h)[..5 * dim],
+                1,
+                dim,
+                &cos[..5 * columns],
+                &back[..5 * columns],
+                pairing,
+            );
+        }
+        let [cos, sin] = [cos, sin].map(|n| device.copy_of(&n).expect("memory"));
+        let angles = Angles {
+            cos: &cos,
+            sin: &sin,
+            rope_dim: 2 * columns,
+            pairing,
+        };
+        device.unrotate(&mut keys, 5, angles).expect("it runs");
+        let found: Vec<f32> = keys
+            .data()
+            .to_vec()
+            .expect("read")
+            .iter()
+            .map(|x| x.to_f32())
+            .collect();
+        close(
+            &found,
+            host.as_slice(),
+            2e-3,
+            &format!("turned back, heads of {dim}"),
+        );
+    }
+}
+
+#[test]
+fn activations_sums_caps_and_the_largest() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
+    let (rows, width) = (2, 300);
+    // Gate and up of a row side by side, as a fused projection leaves them.
+    let both: Vec<f32> = numbers
+        .rows(rows * 2 * width)
+        .iter()
+        .map(|x| 6.0 * x)
+        .collect();
+    let ups: Vec<f32> = both
+        .chunks(2 * width)
+        .flat_map(|row| &row[width..])
+        .copied()
+        .collect();
+    for activation in [Activation::Silu, Activation::Gelu] {
+        let mut expected: Vec<f32> = both
+            .chunks(2 * width)
+            .flat_map(|row| &row[..width])
+            .copied()
+            .collect();
+        match activation {
+            Activation::Silu => reference::silu_mul(&mut expected, &ups),
+            Activation::Gelu => reference::gelu_mul(&mut expected, &ups),
+        }
+        let mut gate = device.copy_of(&both).expect("memory");
+        let up = device.copy_of(&ups).expect("memory");
+        let (gates, ups) = ((&mut gate, 2 * width), (&up, width));
+        device
+            .activate(activation, gates, ups, (rows, width))
+            .expect("it runs");
+        let found = gate.to_vec().expect("read");
+        for (found, expected) in found.chunks(2 * width).zip(expected.chunks(width)) {
+            close(&found[..width], expected, 1e-4, "activated");
+        }
+    }
+    let mut expected = both.clone();
+    reference::soft_cap(&mut expected, 2.0);
+    let mut x = device.copy_of(&both).expect("memory");
+    device.soft_cap(&mut x, 2.0).expect("it runs");
+    close(&x.to_vec().expect("read"), &expected, 1e-5, "capped");
+    let y = device.copy_of(&both).expect("memory");
+    device.add(&mut x, &y, 700).expect("it runs");
+    expected
+        .iter_mut()
+        .zip(&both)
+        .take(700)
+        .for_each(|(a, b)| *a += b);
+    close(&x.to_vec().expect("read"), &expected, 1e-5, "added");
+
+    for (count, largest) in [(1usize, 0usize), (5, 3), (5000, 1234), (151_936, 151_935)] {
+        let mut x: Vec<f32> = numbers.rows(count);
+        x[largest] = 5.0;
+        if largest + 7 < count {
+            x[largest + 7] = 5.0;
+        }
+        let there = device.copy_of(&x).expect("memory");
+        let mut place = device.alloc_uninit(1).expect("memory");
+        device.argmax(&there, &mut place).expect("it runs");
+        assert_eq!(place.to_vec().expect("read"), [largest as u32]);
+    }
+}
+
+/// `x` by Hadamard's matrix over its leading power of two, by definition.
+fn hadamard(x: &[f32]) -> Vec<f32> {
+    let run = 1 << x.len().trailing_zeros();
+    let row = |i: usize, x: &[f32]| -> f32 {
+        let sign = |j: usize| {
+            if (i & j).count_ones().is_multiple_of(2) {
+                1.0f64
+            } else {
+                -1.0
+            }
+        };
+        let sum: f64 = x
+            .iter()
+            .enumerate()
+            .map(|(j, x)| sign(j) * f64::from(*x))
+            .sum();
+        (sum / (run as f64).sqrt()) as f32
+    };
+    x.chunks(run)
+        .flat_map(|x| (0..run).map(move |i| row(i, x)))
+        .collect()
+}
+
+/// Rows on the device are those of a host's store in the same places, to the bit but for what another order of additions moves over an
+/// edge.
+#[track_caller]
+fn same_rows(found: &KeptRows, expected: &KeptRows, what: &str) {
+    let bytes = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
+    let (numbers, wanted) = (bytes(found), bytes(expected));
+    let other = numbers.iter().zip(&wanted).filter(|(a, b)| a != b).count();
+    assert!(
+        other * 100 <= wanted.len(),
+        "{what}: {other} of {} bytes are others",
+        wanted.len()
+    );
+    let floats = |halves: &[f16]| halves.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+    for of in [KeptRows::scales, KeptRows::wide] {
+        let [found, expected] = [found, expected].map(|rows| of(rows).to_vec().expect("read"));
+        close(&floats(&found), &floats(&expected), 2e-3, what);
+    }
+}
+
+#[test]
+fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
+    for device in devices() {
+        let mut numbers = Numbers::new(6);
+        for dim in HEAD_DIMS {
+            let shape = HeadShape {
+                q_heads: 2,
+                kv_heads: 2,
+                head_dim: dim,
+            };
+            let (host, source) = layer(&device, &mut numbers, &shape, 40);
+            let (cos, sin) = angles(&mut numbers, 40, dim / 2);
+            let positions = [3u32, 9, 31, 0, 39, 12, 13];
+            let heads = [0u32, 0, 0, 1, 1, 1, 1];
+            let targets = [6u32, 0, 1, 2, 3, 4, 5];
+            let copy = |n: &[u32]| Indices::new(&device, n).expect("memory");
+            let (at, of, to) = (copy(&positions), copy(&heads), copy(&targets));
+            let [cos_there, sin_there] = [&cos, &sin].map(|n| device.copy_of(n).expect("memory"));
+            for (kind, unrotated, moved) in [
+                (CacheType::F16, false, true),
+                (CacheType::F16, true, false),
+                (CacheType::Q8_0, true, true),
+                (CacheType::Q8_0, false, false),
+                (CacheType::Q4_0, false, true),
+                (CacheType::Q4_0, true, false),
+            ] {
+                // Of a quantised kind the last rows stay wide.
+                let narrow = if kind == CacheType::F16 { 7 } else { 4 };
+                let mut expected = RowStore::stored(kind, dim, &[7], &[narrow], false);
+                for i in 0..7 {
+                    let mut row = host.row(heads[i] as usize, positions[i] as usize).to_vec();
+                    if unrotated {
+                        let own =
+                            positions[i] as usize * dim / 2..(positions[i] as usize + 1) * dim / 2;
+                        let back: Vec<f32> = sin[own.clone()].iter().map(|s| -s).collect();
+                        reference::rotate(&mut row, 1, dim, &cos[own], &back, Pairing::Halves);
+                    }
+                    let target = if moved { targets[i] as usize } else { i };
+                    expected.write(0, target, &row);
+                }
+                let row_kind = RowKind::of(kind).expect("a kind that a device has");
+                let rows = || {
+                    KeptRows::with_wide(&device, row_kind, (narrow, 7 - narrow), dim)
+                        .expect("memory")
+                };
+                let (mut kept, mut wanted) = (rows(), rows());
+                let all: Vec<(usize, usize)> = (0..7).map(|i| (i, i)).collect();
+                wanted.write(&expected, 0, &all).expect("written");
+                let unrotated = unrotated.then_some(Angles {
+                    cos: &cos_there,
+                    sin: &sin_there,
+                    rope_dim: dim,
+                    pairing: Pairing::Halves,
+                });
+                let which = Kept {
+                    positions: &at,
+                    heads: &of,
+                    targets: moved.then_some(&to),
+                    slots: 7,
+                };
+                device
+                    .keep(&source, &which, unrotated, &mut kept)
+                    .expect("it runs");
+                same_rows(&kept, &wanted, &format!("{kind} of {dim}, moved {moved}"));
+            }
+        }
+    }
+}
+
+/// A row that grew too old for a wide place is rounded into a narrow one as the host's stores do it.
+#[test]
+fn wide_rows_are_rounded_to_narrow_ones() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(11));
+    for dim in [64, 80, 96, 128, 256] {
+        for kind in [CacheType::Q8_0, CacheType::Q4_0] {
+            let mut store = RowStore::stored(kind, dim, &[9], &[5], true);
+            for row in 0..9 {
+                store.write(0, row, &numbers.rows(dim));
+            }
+            let row_kind = RowKind::of(kind).expect("a kind that a device has");
+            let all: Vec<(usize, usize)> = (0..9).map(|i| (i, i)).collect();
+            let rows = || KeptRows::with_wide(&device, row_kind, (5, 4), dim).expect("memory");
+            let (mut found, mut expected) = (rows(), rows());
+            found.write(&store, 0, &all).expect("written");
+            // Rows in places 6 and 8 go to those of rows 1 and 4.
+            store.trade(0, 6, 1);
+            store.trade(0, 8, 4);
+            let mut all: Vec<(usize, usize)> =
+                (0..9).map(|row| (store.place(0, row), row)).collect();
+            all.sort_unstable();
+            expected.write(&store, 0, &all).expect("written");
+            let copy = |n: &[u32]| Indices::new(&device, n).expect("memory");
+            let (from, to) = (copy(&[1, 3, 0]), copy(&[1, 4, 2]));
+            device.narrow(&mut found, (&from, &to), 2).expect("it runs");
+            same_rows(&found, &expected, &format!("{kind} of {dim}"));
+        }
+    }
+}
+
+#[test]
+fn hadamard_s_matrix_is_its_own_inverse() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(7));
+    for dim in [64, 80, 96, 128, 256] {
+        let x = numbers.rows(3 * dim);
+        let expected: Vec<f32> = x.chunks(dim).flat_map(hadamard).collect();
+        let mut there = device.copy_of(&x).expect("memory");
+        device
+            .hadamard_numbers(&mut there, 3, dim)
+            .expect("it runs");
+        close(&there.to_vec().expect("read"), &expected, 1e-5, "rotated");
+        device
+            .hadamard_numbers(&mut there, 3, dim)
+            .expect("it runs");
+        close(&there.to_vec().expect("read"), &x, 1e-5, "and back");
+        let mut there = queries(&device, &x);
+        device.hadamard_halves(&mut there, 3, dim).expect("it runs");
+        let found: Vec<f32> = there
+            .to_vec()
+            .expect("read")
+            .iter()
+            .map(|x| x.to_f32())
+            .collect();
+        close(&found, &expected, 3e-3, "halves");
+    }
+}
+
+#[test]
+fn classes_count_as_much_as_their_entries() {
+    for device in devices() {
+        let mut numbers = Numbers::new(8);
+        let shape = HeadShape {
+            q_heads: 6,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        let (rows, entries, capacity) = ([90, 20], [200, 33], 210);
+        let slots = 120;
+        let there = || KeptRows::new(&device, RowKind::F16, slots, 64).expect("memory");
+        let (mut keys_there, mut values_there) = (there(), there());
+        let mut stores = Vec::new();
+        for target in [&mut keys_there, &mut values_there] {
+            let mut store = RowStore::new(64, &[100, 20]);
+            let mut packed = RowStore::stored(CacheType::F16, 64, &[100, 20], &[0, 0], false);
+            for (head, first, count) in [(0, 0, 100), (1, 100, 20)] {
+                for row in 0..count {
+                    store.row_mut(head, row).copy_from_slice(&numbers.rows(64));
+                    packed.write(head, row, store.row(head, row));
+                }
+                let which: Vec<(usize, usize)> = (0..count).map(|row| (first + row, row)).collect();
+                target.write(&packed, head, &which).expect("written");
+            }
+            stores.push(store);
+        }
+        let classes: Vec<u32> = (0..2 * capacity)
+            .map(|i| numbers.below(rows[i / capacity]) as u32)
+            .collect();
+        let lengths: Vec<f32> = numbers.rows(2 * capacity).iter().map(|x| 1.5 + x).collect();
+        let query = numbers.rows(6 * 64);
+        let (cos, sin) = angles(&mut numbers, capacity, 32);
+        let copy = |n: &[u32]| device.copy_of(n).expect("memory");
+        let floats = |n: &[f32]| device.copy_of(n).expect("memory");
+        let (first_rows, rows_there, entries_there) =
+            (copy(&[0, 100]), copy(&[90, 20]), copy(&[200, 33]));
+        let (classes_there, lengths_there) = (copy(&classes), floats(&lengths));
+        let (cos_there, sin_there) = (floats(&cos), floats(&sin));
+        let queries = queries(&device, &query);
+        for pairing in [None, Some(Pairing::Halves), Some(Pairing::Neighbours)] {
+            let scale = kept_kernels::Scale {
+                factor: 0.4,
+                cap: pairing.map(|_| 2.0),
+            };
+            let task = kept_kernels::ClassAttention {
+                shape,
+                scale,
+                query: &query,
+                keys: &stores[0],
+                values: &stores[1],
+                rows: &rows,
+                classes: &classes,
+                lengths: &lengths,
+                entries: &entries,
+                capacity,
+                rotation: pairing.map(|pairing| RankRotation {
+                    cos: &cos,
+                    sin: &sin,
+                    rope_dim: 64,
+                    pairing,
+                }),
+            };
+            let mut expected = vec![0.0; 6 * 64];
+            let mut expected_probabilities = vec![Vec::new(); 6];
+            reference::class_attention(&task, &mut expected, &mut expected_probabilities);
+            let mut scratch = ClassScratch::new(&device, shape, 100, capacity).expect("memory");
+            let mut out = device.alloc_uninit(6 * 64).expect("memory");
+            let task = ClassAttention {
+                shape,
+                scale,
+                queries: &queries,
+                keys: &keys_there,
+                values: &values_there,
+                first_rows: &first_rows,
+                rows: &rows_there,
+                classes: &classes_there,
+                lengths: &lengths_there,
+                entries: &entries_there,
+                capacity,
+                angles: pairing.map(|pairing| Angles {
+                    cos: &cos_there,
+                    sin: &sin_there,
+                    rope_dim: 64,
+                    pairing,
+                }),
+            };
+            // SAFETY: everything lies within the tables.
+            unsafe { device.class_attention(&task, &mut scratch, &mut out) }.expect("it runs");
+            close(&out.to_vec().expect("read"), &expected, 1e-4, "values");
+            let found = scratch.probabilities().to_vec().expect("read");
+            for (h, expected) in expected_probabilities.iter().enumerate() {
+                close(
+                    &found[h * capacity..][..expected.len()],
+                    expected,
+                    1e-5,
+                    "probabilities",
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_is_added_to_every_row() {
+    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(31));
+    let (x, bias) = (numbers.rows(5 * 300), numbers.rows(300));
+    let mut there = device.copy_of(&x).expect("memory");
+    let bias_there = device.copy_of(&bias).expect("memory");
+    device
+        .add_to_rows(&mut there, &bias_there, 4)
+        .expect("it runs");
+    let expected: Vec<f32> = (x.iter().enumerate())
+        .map(|(i, x)| if i < 4 * 300 { x + bias[i % 300] } else { *x })
+        .collect();
+    close(&there.to_vec().expect("read"), &expected, 1e-6, "added");
+}
+
+/// Parts of a buffer are the buffer: what is written to one is read from the other.
+#[test]
+fn a_part_is_another_name() {
+    let device = devices()[0].clone();
+    let mut all = device.copy_of(&[1u32, 2, 3, 4, 5]).expect("memory");
+    let mut part = all.share(1..4);
+    part.write(1, &[30]).expect("written");
+    assert_eq!(all.to_vec().expect("read"), [1, 2, 30, 4, 5]);
+    all.write(1, &[20]).expect("written");
+    drop(all);
+    assert_eq!(part.to_vec().expect("read"), [20, 30, 4]);
+}

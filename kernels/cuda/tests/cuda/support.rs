@@ -1,0 +1,110 @@
+//! Random numbers as a device holds them, and the same for the references.
+
+use half::f16;
+use kept_cuda::{Buffer, Device, LayerRows, emulated};
+use kept_kernels::{HeadShape, RowStore};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+/// Numbers of which the device's halves and the reference's f32 are the same.
+pub struct Numbers(StdRng);
+
+impl Numbers {
+    /// Drawn anew where `KEPT_SEED` is set, which whoever sets it prints.
+    pub fn new(seed: u64) -> Self {
+        let fresh = std::env::var("KEPT_SEED").ok();
+        let fresh = fresh.and_then(|fresh| fresh.parse::<u64>().ok());
+        Self(StdRng::seed_from_u64(seed ^ fresh.unwrap_or(0) << 16))
+    }
+
+    /// Between -1 and 1, as exact as a half is.
+    pub fn rows(&mut self, count: usize) -> Vec<f32> {
+        let number = |_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32();
+        (0..count).map(number).collect()
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0.random_range(0..end)
+    }
+}
+
+pub fn halves(numbers: &[f32]) -> Vec<f16> {
+    numbers.iter().map(|x| f16::from_f32(*x)).collect()
+}
+
+/// Devices with and without room for two tiles in shared memory; in a build for GPUs the one that is there.
+///
+/// # Panics
+/// When there is none, and the emulator is to be left out.
+pub fn devices() -> Vec<Device> {
+    #[cfg(feature = "cuda")]
+    let why = match kept_cuda::nvidia::open(0) {
+        Ok(gpu) => return vec![gpu],
+        Err(why) => why,
+    };
+    #[cfg(not(feature = "cuda"))]
+    let why = "this build has no kernels for one";
+    assert!(
+        !gpu_only(),
+        "no CUDA device ({why}), and KEPT_GPU_ONLY leaves out the emulator"
+    );
+    #[cfg(feature = "cuda")]
+    eprintln!("skipped: no CUDA device ({why}); the kernels run in the emulator");
+    [75, 90]
+        .map(|capability| emulated::device(capability, 1 << 30))
+        .into()
+}
+
+/// Whether the emulator is to be left out, wherever it would run: `scripts/test-gpu` sets this where there is a GPU.
+pub fn gpu_only() -> bool {
+    std::env::var_os("KEPT_GPU_ONLY").is_some()
+}
+
+/// `[kv_heads, capacity, head_dim]` of random rows, on the host and on the device.
+pub fn layer(
+    device: &Device,
+    numbers: &mut Numbers,
+    shape: &HeadShape,
+    capacity: usize,
+) -> (RowStore, LayerRows) {
+    let mut host = RowStore::uniform(shape.kv_heads, capacity, shape.head_dim);
+    for h in 0..shape.kv_heads {
+        host.head_mut(h)
+            .copy_from_slice(&numbers.rows(capacity * shape.head_dim));
+    }
+    let mut there =
+        LayerRows::new(device, shape.kv_heads, capacity, shape.head_dim).expect("memory");
+    there
+        .data_mut()
+        .write(0, &halves(host.as_slice()))
+        .expect("written");
+    (host, there)
+}
+
+pub fn queries(device: &Device, numbers: &[f32]) -> Buffer<f16> {
+    device.copy_of(&halves(numbers)).expect("memory")
+}
+
+/// Panics where a number is further from what is expected than `tolerance`, or is none.
+pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: as many numbers");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let near = (found - expected).abs() <= tolerance || found == expected;
+        assert!(near, "{what}: number {i} is {found}, not {expected}");
+    }
+}
+
+/// Heads of every size there are kernels for, with groups of one, of some and of more than a block takes.
+pub fn shapes() -> Vec<HeadShape> {
+    let shape = |q_heads, kv_heads, head_dim| HeadShape {
+        q_heads,
+        kv_heads,
+        head_dim,
+    };
+    vec![
+        shape(4, 2, 64),
+        shape(2, 2, 80),
+        shape(3, 1, 96),
+        shape(8, 2, 128),
+        shape(2, 1, 256),
+    ]
+}

@@ -1,0 +1,92 @@
+//! Products with weights of every kind, against the products of the CPU.
+
+use crate::support::*;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device as Cpu, Tensor};
+use kept_cuda::{Device, ProductScratch, Weights};
+
+#[test]
+fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_costs() {
+    use GgmlDType::*;
+    let kinds = [
+        F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
+    ];
+    // Odd and even rows, one tile of them and more; few inputs, and as many as take a tile, a little more, and two.
+    let shapes: [((usize, usize), &[usize]); 4] = [
+        ((37, 512), &[1, 3, 8, 9, 40]),
+        ((131, 768), &[2, 8, 65]),
+        ((66, 2304), &[1, 129]),
+        // Of blocks of 256 no row of such a length is made.
+        ((35, 896), &[1, 5, 64]),
+    ];
+    for device in devices() {
+        let mut numbers = Numbers::new(11);
+        for kind in kinds {
+            for ((rows, cols), counts) in shapes {
+                if cols % kind.block_size() == 0 {
+                    products(&device, &mut numbers, (kind, rows, cols), counts);
+                }
+            }
+        }
+    }
+}
+
+/// Products of drawn weights with each number of inputs, twice each.
+fn products(
+    device: &Device,
+    numbers: &mut Numbers,
+    (kind, rows, cols): (GgmlDType, usize, usize),
+    counts: &[usize],
+) {
+    let weights =
+        Tensor::from_vec(numbers.rows(rows * cols), (rows, cols), &Cpu::Cpu).expect("a tensor");
+    let quantised = QTensor::quantize(&weights, kind).expect("quantised");
+    let exact = quantised.dequantize(&Cpu::Cpu).expect("numbers");
+    let exact = exact.flatten_all().expect("flat");
+    let exact = exact.to_vec1::<f32>().expect("numbers");
+    let blocks = quantised.data().expect("bytes");
+    let there = Weights::new(device, kind, (rows, cols), &blocks).expect("memory");
+    for &inputs in counts {
+        let x = numbers.rows(inputs * cols);
+        let mut expected = vec![0.0; inputs * rows];
+        for (i, out) in expected.iter_mut().enumerate() {
+            let (input, row) = (i / rows, i % rows);
+            let pairs = x[input * cols..][..cols]
+                .iter()
+                .zip(&exact[row * cols..][..cols]);
+            *out = pairs
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum::<f64>() as f32;
+        }
+        let mut scratch = ProductScratch::new(device, inputs, cols).expect("memory");
+        let x = device.copy_of(&x).expect("memory");
+        let mut out = device.alloc_uninit(inputs * rows).expect("memory");
+        for _ in 0..2 {
+            device
+                .multiply(&there, &x, inputs, &mut scratch, &mut out)
+                .expect("it runs");
+            // A sum of as many numbers, of which each input is off by half a 127th at most: errors add up as their root.
+            let tolerance = match kind.block_size() {
+                1 => 1e-3,
+                _ => 0.15 * (cols as f32 / 512.0).sqrt(),
+            };
+            close(
+                &out.to_vec().expect("read"),
+                &expected,
+                tolerance,
+                &format!("{kind:?} [{rows}, {cols}], {inputs}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_kind_without_a_product_is_refused_by_name() {
+    let device = devices().remove(0);
+    let refused = Weights::new(&device, GgmlDType::Q8K, (1, 256), &[0; 292]).err();
+    let sentence = refused.expect("refused").to_string();
+    assert!(
+        sentence.contains("Q8K") && sentence.contains("--device cpu"),
+        "{sentence}"
+    );
+}

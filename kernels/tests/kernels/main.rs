@@ -1,0 +1,9 @@
+//! Kernels against plain references.
+
+mod classes;
+mod decode;
+mod elementwise;
+mod measure;
+mod prefill;
+mod support;
+mod window;

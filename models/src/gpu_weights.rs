@@ -1,0 +1,206 @@
+//! A layer's weights for a GPU: in its memory, or, where the model does not fit, in memory of the host's that it reaches.
+//!
+//! ```text
+//! layers   0 1 2 ... k-1 | k ... last
+//!          on the GPU   | on the host: many rows multiply with a copy on the GPU, made once a layer ([`Slot`]); few read the host's
+//!                        | memory themselves, each weight once, which is as much as a copy would be
+//! ```
+
+use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
+
+use crate::model::{Layer, Model};
+
+/// What a question takes of a GPU with `memory` bytes beside the weights, before anything is known of it: the kernels' code, the scratch of
+/// a chunk, and the rows of a document of ordinary length.
+pub fn beside_weights(memory: u64) -> u64 {
+    (2 << 30).min(memory / 4)
+}
+
+/// Where the matrices of each layer go: on `device` as many as leave room for a question.
+pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
+    let bytes = |layer: &Layer| {
+        let matrices = layer.matrices().into_iter();
+        let bytes = matrices.map(|matrix| Weights::bytes_of(device, matrix));
+        bytes.sum::<u64>()
+    };
+    let layers: Vec<u64> = model.layers.iter().map(bytes).collect();
+    let output = Weights::bytes_of(device, &model.output);
+    let beside = beside_weights(device.facts().memory);
+    let mut room = device.free_memory()?.saturating_sub(output + beside);
+    if layers.iter().sum::<u64>() > room {
+        // For the copy of one that is not there.
+        room = room.saturating_sub(layers.iter().copied().max().unwrap_or(0));
+    }
+    let space = |&bytes: &u64| match room.checked_sub(bytes) {
+        Some(left) => {
+            room = left;
+            MemorySpace::Device
+        }
+        None => MemorySpace::Host,
+    };
+    Ok(layers.iter().map(space).collect())
+}
+
+/// The large part of a layer's weights.
+pub(crate) struct Matrices {
+    pub(crate) q: Weights,
+    pub(crate) k: Weights,
+    pub(crate) v: Weights,
+    pub(crate) o: Weights,
+    pub(crate) gate: Weights,
+    pub(crate) up: Weights,
+    pub(crate) down: Weights,
+}
+
+impl Matrices {
+    fn all(&self) -> [&Weights; 7] {
+        let Self {
+            q,
+            k,
+            v,
+            o,
+            gate,
+            up,
+            down,
+        } = self;
+        [q, k, v, o, gate, up, down]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.all().iter().map(|m| m.bytes()).sum()
+    }
+
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.all().iter().map(|m| m.host_bytes()).sum()
+    }
+
+    /// The same, one behind the other in `room`.
+    fn copied_to(&self, room: &Buffer<u8>) -> Result<Self, DeviceError> {
+        let mut at = 0;
+        let mut copy = |weights: &Weights| {
+            let copied = weights.copied_to(room, at)?;
+            at += weights.host_bytes() as usize;
+            Ok::<_, DeviceError>(copied)
+        };
+        Ok(Self {
+            q: copy(&self.q)?,
+            k: copy(&self.k)?,
+            v: copy(&self.v)?,
+            o: copy(&self.o)?,
+            gate: copy(&self.gate)?,
+            up: copy(&self.up)?,
+            down: copy(&self.down)?,
+        })
+    }
+}
+
+/// A decoder layer's weights; see [`Layer`].
+pub(crate) struct GpuLayer {
+    pub(crate) attention_norm: Buffer<f32>,
+    pub(crate) q_bias: Option<Buffer<f32>>,
+    pub(crate) k_bias: Option<Buffer<f32>>,
+    pub(crate) v_bias: Option<Buffer<f32>>,
+    pub(crate) q_norm: Option<Buffer<f32>>,
+    pub(crate) k_norm: Option<Buffer<f32>>,
+    pub(crate) o_bias: Option<Buffer<f32>>,
+    pub(crate) post_attention_norm: Option<Buffer<f32>>,
+    pub(crate) ffn_norm: Buffer<f32>,
+    pub(crate) post_ffn_norm: Option<Buffer<f32>>,
+    /// All on the device, or all on the host.
+    pub(crate) matrices: Matrices,
+}
+
+impl GpuLayer {
+    pub(crate) fn new(
+        layer: &Layer,
+        device: &Device,
+        space: MemorySpace,
+    ) -> Result<Self, DeviceError> {
+        let vector = |v: &Vec<f32>| device.copy_of(v);
+        let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
+        let [q, k, v, o, gate, up, down] = Weights::of(device, space, layer.matrices())?;
+        Ok(Self {
+            attention_norm: vector(&layer.attention_norm)?,
+            q_bias: optional(&layer.q_bias)?,
+            k_bias: optional(&layer.k_bias)?,
+            v_bias: optional(&layer.v_bias)?,
+            q_norm: optional(&layer.q_norm)?,
+            k_norm: optional(&layer.k_norm)?,
+            o_bias: optional(&layer.o_bias)?,
+            post_attention_norm: optional(&layer.post_attention_norm)?,
+            ffn_norm: vector(&layer.ffn_norm)?,
+            post_ffn_norm: optional(&layer.post_ffn_norm)?,
+            matrices: Matrices {
+                q,
+                k,
+                v,
+                o,
+                gate,
+                up,
+                down,
+            },
+        })
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        let optional = [
+            &self.q_bias,
+            &self.k_bias,
+            &self.v_bias,
+            &self.q_norm,
+            &self.k_norm,
+            &self.o_bias,
+            &self.post_attention_norm,
+            &self.post_ffn_norm,
+        ];
+        let optional = optional.into_iter().flatten().map(Buffer::bytes);
+        self.matrices.bytes()
+            + optional.sum::<u64>()
+            + self.attention_norm.bytes()
+            + self.ffn_norm.bytes()
+    }
+
+    /// Bytes that a copy of its matrices takes, where one is needed.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.matrices.host_bytes() as usize
+    }
+}
+
+/// Room on the device for the matrices of one layer that lies on the host.
+pub(crate) struct Slot {
+    room: Buffer<u8>,
+    /// Which layer's are there, and they.
+    holds: Option<(usize, Matrices)>,
+}
+
+impl Slot {
+    /// A slot of `bytes` bytes for passes of `rows` rows; of none where there are few.
+    pub(crate) fn new(device: &Device, bytes: usize, rows: usize) -> Result<Self, DeviceError> {
+        let bytes = if rows > FEW { bytes } else { 0 };
+        Ok(Self {
+            room: device.alloc_uninit(bytes)?,
+            holds: None,
+        })
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.room.bytes()
+    }
+
+    /// The matrices of a layer, ready for as many rows as the slot is for.
+    pub(crate) fn enter<'a>(
+        &'a mut self,
+        layer: usize,
+        own: &'a GpuLayer,
+    ) -> Result<&'a Matrices, DeviceError> {
+        if self.room.is_empty() || own.slot_bytes() == 0 {
+            return Ok(&own.matrices);
+        }
+        if self.holds.as_ref().is_none_or(|(held, _)| *held != layer) {
+            self.holds = Some((layer, own.matrices.copied_to(&self.room)?));
+        }
+        Ok(&self.holds.as_ref().expect("just copied").1)
+    }
+}

@@ -1,0 +1,334 @@
+//! What files of the architectures beside llama may hold, models in several files, and contexts that a person stretches.
+//!
+//! That the arithmetic is right is shown elsewhere, against transformers and llama.cpp (the workspace's `tests/`).
+
+use std::path::Path;
+
+use crate::support::{batched, relative_distance, row_wise};
+use kept_models::testing::{GgufWriter, MetaValue, TinyLlama};
+use kept_models::{
+    Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
+};
+
+const ALL: [&str; 7] = [
+    "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "smollm3",
+];
+
+fn tiny(arch: &'static str) -> TinyLlama {
+    TinyLlama {
+        arch,
+        layers: 6,
+        width: 64,
+        ffn: 96,
+        head_dim: 16,
+        ..Default::default()
+    }
+}
+
+fn open(writer: &GgufWriter, options: &OpenOptions) -> Result<Model, ModelError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tiny.gguf");
+    writer.write(&path).unwrap();
+    Model::open_with(&path, options)
+}
+
+fn opened(writer: &GgufWriter) -> Model {
+    open(writer, &OpenOptions::default()).unwrap()
+}
+
+fn config(arch: &'static str, spoil: impl FnOnce(&mut GgufWriter)) -> Config {
+    let mut writer = tiny(arch).writer();
+    spoil(&mut writer);
+    opened(&writer).config().clone()
+}
+
+#[test]
+fn every_architecture_is_the_same_by_rows_and_by_tokens() {
+    let ids: Vec<u32> = (0..40).map(|i| i * 13 % 280).collect();
+    for arch in ALL {
+        for kind in ["F32", "Q8_0"] {
+            let model = opened(&TinyLlama { kind, ..tiny(arch) }.writer());
+            assert_eq!(model.config().architecture(), arch);
+            let (many, one) = (batched(&model, &ids), row_wise(&model, &ids));
+            let distance = relative_distance(&many, &one);
+            let most = if kind == "F32" { 1e-5 } else { 5e-2 };
+            assert!(distance < most, "{arch} {kind}: {distance}");
+        }
+    }
+}
+
+/// Mean `KL(exact || found)` of the next-token distributions, in nats.
+fn kl(found: &[f32], exact: &[f32], vocab: usize) -> f64 {
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let most = row.iter().copied().fold(f32::MIN, f32::max);
+        let each = row.iter().map(|x| f64::from(x - most));
+        let sum: f64 = each.clone().map(f64::exp).sum();
+        each.map(|x| x - sum.ln()).collect()
+    };
+    let rows = found.chunks_exact(vocab).zip(exact.chunks_exact(vocab));
+    let each = rows.map(|(found, exact)| {
+        let (found, exact) = (log_softmax(found), log_softmax(exact));
+        let terms = exact.iter().zip(&found).map(|(e, f)| e.exp() * (e - f));
+        terms.sum::<f64>()
+    });
+    each.sum::<f64>() / (found.len() / vocab) as f64
+}
+
+#[test]
+fn quantised_models_say_about_what_exact_ones_say() {
+    let ids: Vec<u32> = (0..24).map(|i| i * 13 % 280).collect();
+    for arch in ALL {
+        let of = |kind| {
+            let model = opened(
+                &TinyLlama {
+                    kind,
+                    width: 256,
+                    ffn: 512,
+                    head_dim: 64,
+                    ..tiny(arch)
+                }
+                .writer(),
+            );
+            (row_wise(&model, &ids), model.config().vocab)
+        };
+        let (exact, vocab) = of("F32");
+        for (kind, most) in [("Q8_0", 5e-4), ("Q4_K_M", 1e-2)] {
+            let kl = kl(&of(kind).0, &exact, vocab);
+            println!("{arch} {kind}: KL {kl:.1e}");
+            assert!(kl > 0.0 && kl < most, "{arch} {kind}: KL {kl:.1e}");
+        }
+    }
+}
+
+#[test]
+fn tensors_that_an_architecture_needs_or_does_not_have_are_named() {
+    for (arch, part) in [
+        ("qwen2", "attn_k.bias"),
+        ("qwen3", "attn_q_norm.weight"),
+        ("phi3", "attn_qkv.weight"),
+        ("gemma2", "post_ffw_norm.weight"),
+        ("gemma3", "attn_k_norm.weight"),
+    ] {
+        let name = format!("blk.1.{part}");
+        let mut writer = tiny(arch).writer();
+        writer.remove_tensor(&name);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error, ModelError::MissingTensor { name });
+    }
+    for (arch, part) in [
+        ("qwen3", "attn_output.bias"),
+        ("gemma2", "attn_q_norm.weight"),
+        ("phi3", "ffn_gate.weight"),
+        ("smollm3", "attn_sinks.weight"),
+    ] {
+        let name = format!("blk.1.{part}");
+        let mut writer = tiny(arch).writer();
+        writer.tensor(&name, &[16], "F32", &[0.5; 16]);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error, ModelError::UnknownTensor { name });
+    }
+}
+
+#[test]
+fn layers_slide_and_rotate_as_their_architecture_says() {
+    let windows = |config: &Config| -> Vec<Option<usize>> {
+        config.kinds.iter().map(|kind| kind.window).collect()
+    };
+    let gemma3 = config("gemma3", |_| {});
+    let w = Some(8);
+    assert_eq!(windows(&gemma3), [w, w, w, w, w, None]);
+    assert_eq!(gemma3.full_layers().collect::<Vec<_>>(), [5]);
+    assert_eq!(gemma3.kinds[0].rotation, LayerRotation::WindowRope);
+    assert_eq!(gemma3.kinds[5].rotation, LayerRotation::Rope);
+    assert_eq!(gemma3.window_rope.as_ref().unwrap().base, 10_000.0);
+    assert_eq!(gemma3.embedding_scale, 8.0);
+    let gemma2 = config("gemma2", |w| {
+        w.remove("gemma2.attention.sliding_window");
+    });
+    assert_eq!(windows(&gemma2)[..2], [Some(4096), None]);
+    assert_eq!(
+        (gemma2.attention_cap, gemma2.logit_cap),
+        (Some(50.0), Some(30.0))
+    );
+    assert!(gemma2.window_rope.is_none());
+    let every_third = config("gemma3", |w| {
+        w.set(
+            "gemma3.attention.sliding_window_pattern",
+            MetaValue::Whole(3),
+        );
+    });
+    assert_eq!(windows(&every_third), [w, w, None, w, w, None]);
+    let listed = config("gemma3", |w| {
+        let flags = MetaValue::Wholes(vec![0, 1, 0, 0, 1, 1]);
+        w.set("gemma3.attention.sliding_window_pattern", flags);
+    });
+    assert_eq!(windows(&listed), [None, w, None, None, w, w]);
+    let smollm3 = config("smollm3", |_| {});
+    let rotated: Vec<bool> = (smollm3.kinds.iter())
+        .map(|kind| kind.rotation != LayerRotation::None)
+        .collect();
+    assert_eq!(rotated, [true, true, true, false, true, true]);
+    let table = RopeTable::new(&smollm3, 4);
+    assert!(table.of_layer(3).is_none() && table.of_layer(4).is_some());
+    // Mistral's and Phi's: in the file, and not applied.
+    for arch in ["llama", "phi3", "qwen2"] {
+        let key = format!("{arch}.attention.sliding_window");
+        let ignoring = config(arch, |w| {
+            w.set(&key, MetaValue::Whole(16));
+        });
+        assert_eq!(ignoring.ignored_window, Some(16));
+        assert_eq!(ignoring.windows().count(), 0);
+    }
+    for (pattern, says) in [
+        (MetaValue::Wholes(vec![1; 6]), "at least one layer"),
+        (MetaValue::Wholes(vec![1; 5]), "each of the 6 layers"),
+        (MetaValue::Whole(0), "from 1 to"),
+    ] {
+        let mut writer = tiny("gemma3").writer();
+        writer.set("gemma3.attention.sliding_window_pattern", pattern);
+        let error = open(&writer, &OpenOptions::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn the_largest_gemmas_scale_by_width_and_heads() {
+    for (arch, layers) in [("gemma2", 46), ("gemma3", 62)] {
+        let tiny = TinyLlama {
+            layers,
+            ..tiny(arch)
+        };
+        let wide = opened(&tiny.writer()).config().attention_scale;
+        assert_eq!(wide, 1.0 / (64.0f32 / 4.0).sqrt(), "{arch}");
+        let shape = TinyLlama {
+            head_dim: 32,
+            ..tiny
+        };
+        assert_eq!(
+            opened(&shape.writer()).config().attention_scale,
+            wide,
+            "{arch}"
+        );
+        let one_less = TinyLlama {
+            layers: layers - 1,
+            ..shape
+        };
+        let scale = opened(&one_less.writer()).config().attention_scale;
+        assert_eq!(scale, 1.0 / 32f32.sqrt(), "{arch}");
+    }
+}
+
+fn phi3(short: &[f32], long: &[f32]) -> GgufWriter {
+    let mut writer = tiny("phi3").writer();
+    writer
+        .set("phi3.rope.dimension_count", MetaValue::Whole(12))
+        .set(
+            "phi3.rope.scaling.original_context_length",
+            MetaValue::Whole(64),
+        )
+        .set("phi3.rope.scaling.attn_factor", MetaValue::Number(1.25))
+        .tensor("rope_factors_short.weight", &[6], "F32", short)
+        .tensor("rope_factors_long.weight", &[6], "F32", long);
+    writer
+}
+
+#[test]
+fn long_texts_take_the_long_divisors_and_turning_back_undoes_the_magnitude() {
+    let (short, long) = ([1.0; 6], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let model = opened(&phi3(&short, &long));
+    let rope = &model.config().rope;
+    assert_eq!(rope.frequencies(64)[3], rope.frequencies(1)[3]);
+    assert_eq!(rope.frequencies(65)[3], rope.frequencies(64)[3] / 4.0);
+    let table = RopeTable::new(model.config(), 65);
+    let x: Vec<f32> = (0..32).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut turned = x.clone();
+    table.rotate_at(&mut turned, 50);
+    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    assert!((length(&turned[..12]) / length(&x[..12]) - 1.25).abs() < 1e-5);
+    assert_eq!(turned[12..16], x[12..16], "not rotated, not stretched");
+    table.unrotate_at(&mut turned, 50);
+    assert!(relative_distance(&turned, &x) < 1e-6);
+    let mut writer = phi3(&short, &long);
+    writer.remove_tensor("rope_factors_long.weight");
+    let error = open(&writer, &OpenOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("rope_factors_long"), "{error}");
+}
+
+#[test]
+fn a_context_is_stretched_by_whoever_opens_it() {
+    let stretched = |arch: &'static str, rope: &str| {
+        let rope = Some(rope.parse::<RopeChoice>().unwrap());
+        open(&tiny(arch).writer(), &OpenOptions { rope })
+    };
+    let model = stretched("qwen2", "yarn:4").unwrap();
+    let RopeScaling::Yarn(yarn) = model.config().rope.scaling else {
+        panic!("{:?}", model.config().rope)
+    };
+    assert_eq!((yarn.factor, yarn.original), (4.0, 4096));
+    assert_eq!(model.config().context, 4 * 4096);
+    assert!((model.config().rope.magnitude - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+    let model = stretched("llama", "linear:2").unwrap();
+    assert_eq!(
+        model.config().rope.scaling,
+        RopeScaling::Linear { factor: 2.0 }
+    );
+    let rope = Some(RopeChoice::Yarn(2.0));
+    let error = open(&phi3(&[1.0; 6], &[2.0; 6]), &OpenOptions { rope }).unwrap_err();
+    let sentence = error.to_string();
+    assert!(
+        sentence.contains("longrope") && sentence.contains("yarn:2"),
+        "{sentence}"
+    );
+}
+
+/// The tensors of `tiny`, dealt out to three files as llama-gguf-split writes them.
+fn split(folder: &Path, tiny: &TinyLlama) -> Vec<std::path::PathBuf> {
+    let whole = tiny.writer();
+    let mut parts = whole.split(3);
+    let names = (1..=3).map(|part| folder.join(format!("tiny-{part:05}-of-00003.gguf")));
+    let names: Vec<_> = names.collect();
+    for (part, name) in parts.iter_mut().zip(&names) {
+        part.write(name).unwrap();
+    }
+    names
+}
+
+#[test]
+fn a_model_in_several_files_is_the_model_in_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = tiny("qwen3");
+    let whole = row_wise(&opened(&tiny.writer()), &[3, 50, 7]);
+    let names = split(dir.path(), &tiny);
+    for name in &names {
+        let model = Model::open(name).unwrap();
+        assert_eq!(model.gguf().files().len(), 3);
+        assert_eq!(row_wise(&model, &[3, 50, 7]), whole, "{}", name.display());
+        model.tokenizer().unwrap();
+    }
+    std::fs::remove_file(&names[1]).unwrap();
+    for name in [&names[0], &names[2]] {
+        let error = Model::open(name).unwrap_err();
+        let missing = ModelError::MissingPart {
+            part: 2,
+            parts: 3,
+            name: "tiny-00002-of-00003.gguf".into(),
+        };
+        assert_eq!(error, missing);
+    }
+    let renamed = dir.path().join("mine.gguf");
+    std::fs::rename(&names[2], &renamed).unwrap();
+    let error = Model::open(&renamed).unwrap_err().to_string();
+    assert!(
+        error.contains("part 3") && error.contains("-00003-of-00003.gguf"),
+        "{error}"
+    );
+    // Another model's part, and one that is not a part at all.
+    std::fs::copy(&names[0], &names[1]).unwrap();
+    let error = Model::open(&names[0]).unwrap_err().to_string();
+    assert!(error.contains("does not say that it is part 2"), "{error}");
+    tiny.write(&names[1]).unwrap();
+    let error = Model::open(&names[0]).unwrap_err().to_string();
+    assert!(error.contains("does not say that it is part 2"), "{error}");
+}

@@ -1,0 +1,269 @@
+//! A comparison: asked for, filled run by run, stopped, exported. It is not saved with the conversation: it can be measured again, and
+//! exported to be kept.
+
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use kept_engine::fidelity::{ReferenceReport, RunReport};
+use kept_engine::protocol::{CompareRun, Request};
+use serde_json::json;
+
+use super::asking::method_of;
+use super::documents::file_name;
+use super::models::check_choice;
+use super::{AppState, Running};
+use crate::contract::{
+    AppEvent, Choice, Comparison, ComparisonRun, ComparisonState, NoticeKind, Place, Progress,
+    ReferenceResult, RunResult,
+};
+use crate::messages::{self, present_error};
+
+/// The most runs that one comparison may have.
+const MOST_RUNS: usize = 200;
+/// Longest answer of the full cache to compare along, in tokens: as in the terminal.
+const ANSWER_TOKENS: usize = 64;
+
+impl AppState {
+    /// Compares. The comparison's id, or why not, in one sentence.
+    pub fn compare(&mut self, question: &str, runs: Vec<Choice>) -> Result<u64, String> {
+        let question = question.trim();
+        if question.is_empty() {
+            return Err(messages::EMPTY_QUESTION.to_owned());
+        }
+        self.ready_for_questions()?;
+        if self.is_running() {
+            return Err(messages::BUSY.to_owned());
+        }
+        if self.comparing.is_some() {
+            return Err(messages::BUSY_COMPARING.to_owned());
+        }
+        if runs.is_empty() {
+            return Err(messages::NOTHING_TO_COMPARE.to_owned());
+        }
+        if runs.len() > MOST_RUNS {
+            return Err(messages::too_many_runs(runs.len(), MOST_RUNS));
+        }
+        runs.iter().try_for_each(check_choice)?;
+        if self.how_it_is_read().0 {
+            return Err(messages::COMPARE_STREAMED.to_owned());
+        }
+        let ticket = self.ticket();
+        let max_tokens = self.settings.max_tokens.min(ANSWER_TOKENS);
+        // Not within the memory limit of the settings, and the page says so: a comparison is held against the full cache, with its
+        // attention along the whole answer, and of that nothing can be left out.
+        let request = Request::Compare {
+            ticket,
+            question: question.to_owned(),
+            max_tokens,
+            runs: (runs.iter())
+                .map(|choice| CompareRun {
+                    method: method_of(choice),
+                    budget: choice.budget.clone(),
+                })
+                .collect(),
+            cache: self.settings.cache.clone(),
+        };
+        let comparison = Comparison {
+            id: ticket,
+            question: question.to_owned(),
+            document: (self.document()).map_or_else(String::new, |d| d.info.name.clone()),
+            model: self.model_label(),
+            max_tokens,
+            state: ComparisonState::Running,
+            error: None,
+            reference: None,
+            runs: (runs.into_iter())
+                .map(|choice| ComparisonRun {
+                    choice,
+                    result: None,
+                })
+                .collect(),
+            current: None,
+            sharing: 1,
+            progress: None,
+        };
+        self.comparison = Some(comparison);
+        self.comparing = Some(ticket);
+        self.tell_comparison();
+        if self.running.is_some() {
+            // The question of a conversation that is gone is still ending.
+            self.held = Some(request);
+        } else {
+            self.start_comparing(request, ticket);
+        }
+        Ok(ticket)
+    }
+
+    pub(super) fn start_comparing(&mut self, request: Request, ticket: u64) {
+        self.running = Some(Running::of_nothing(ticket));
+        self.say(request, None);
+    }
+
+    /// Stops the comparison that runs, if one does; what is done of it stays.
+    pub fn stop_comparison(&mut self) {
+        let Some(ticket) = self.comparing else {
+            return;
+        };
+        if self.held.take().is_some() {
+            return self.end_comparison(ticket, ComparisonState::Stopped, None);
+        }
+        self.say(Request::Stop { ticket }, None);
+    }
+
+    /// What was compared belongs to a document that is going.
+    pub(super) fn leave_comparison(&mut self) {
+        if let Some(ticket) = self.comparing.take() {
+            self.say(Request::Stop { ticket }, None);
+        }
+        if self.comparison.take().is_some() {
+            self.tell_comparison();
+        }
+    }
+
+    fn tell_comparison(&mut self) {
+        let comparison = self.comparison.clone().map(Box::new);
+        self.tell(AppEvent::Comparison { comparison });
+    }
+
+    /// The comparison that `ticket` names, if anyone still wants it.
+    fn comparison_of(&mut self, ticket: u64) -> Option<&mut Comparison> {
+        self.comparison.as_mut().filter(|c| c.id == ticket)
+    }
+
+    pub(super) fn compared_progress(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        (run, sharing): (Option<usize>, usize),
+        progress: Progress,
+    ) {
+        let Some(comparison) = self.comparison_of(ticket) else {
+            return;
+        };
+        (comparison.current, comparison.progress) = (run, Some(progress));
+        comparison.sharing = sharing;
+        // What comes too soon is not told: the next one is newer, and the end is told apart.
+        if self.throttle.comparing.want(now) {
+            self.tell(AppEvent::ComparisonProgress {
+                comparison: ticket,
+                run,
+                sharing,
+                progress,
+            });
+        }
+        self.throttle.comparing.forget();
+    }
+
+    pub(super) fn reference_arrived(&mut self, ticket: u64, seconds: f64, report: ReferenceReport) {
+        let result = ReferenceResult { seconds, report };
+        let Some(comparison) = self.comparison_of(ticket) else {
+            return;
+        };
+        comparison.reference = Some(result.clone());
+        (comparison.current, comparison.progress) = (Some(0), None);
+        self.tell(AppEvent::ComparisonReference {
+            comparison: ticket,
+            result: Box::new(result),
+        });
+    }
+
+    /// An error says that there is no such run.
+    pub(super) fn run_arrived(
+        &mut self,
+        ticket: u64,
+        run: usize,
+        seconds: f64,
+        mut report: RunReport,
+    ) -> Result<(), String> {
+        report.refused = report.refused.map(|sentence| present_error(&sentence));
+        let result = RunResult { seconds, report };
+        let Some(comparison) = self.comparison_of(ticket) else {
+            return Ok(());
+        };
+        let Some(place) = comparison.runs.get_mut(run) else {
+            return Err(format!("a run {run} of a comparison"));
+        };
+        place.result = Some(result.clone());
+        self.tell(AppEvent::ComparisonRun {
+            comparison: ticket,
+            run,
+            result: Box::new(result),
+        });
+        Ok(())
+    }
+
+    /// The last word of the engine on a comparison.
+    pub(super) fn compared(&mut self, ticket: u64, state: ComparisonState, error: Option<String>) {
+        self.end_comparison(ticket, state, error);
+        self.ended_unheard(ticket);
+    }
+
+    pub(super) fn end_comparison(
+        &mut self,
+        ticket: u64,
+        state: ComparisonState,
+        error: Option<String>,
+    ) {
+        self.comparing.take_if(|running| *running == ticket);
+        if let Some(comparison) = self.comparison_of(ticket) {
+            comparison.state = state;
+            comparison.error = error.clone();
+            (comparison.current, comparison.progress) = (None, None);
+            self.tell(AppEvent::ComparisonEnded {
+                comparison: ticket,
+                state,
+                error,
+            });
+        }
+    }
+
+    /// A file name and the comparison as JSON, each run as `kept compare --json` has it; or why there is none.
+    pub fn exported_comparison(&self) -> Result<(String, String), String> {
+        let Some(comparison) = &self.comparison else {
+            return Err(messages::NO_COMPARISON.to_owned());
+        };
+        let Some(reference) = &comparison.reference else {
+            return Err(messages::NO_COMPARISON.to_owned());
+        };
+        let done = comparison.runs.iter().filter_map(|run| run.result.as_ref());
+        let runs: Vec<&RunReport> = done.map(|result| &result.report).collect();
+        let exported = json!({
+            "document": comparison.document,
+            "question": comparison.question,
+            "model": comparison.model,
+            "max_tokens": comparison.max_tokens,
+            "complete": comparison.state == ComparisonState::Done,
+            "reference": reference.report,
+            "runs": runs,
+        });
+        let stem = Path::new(&comparison.document).file_stem();
+        let stem = stem.map_or_else(|| "document".into(), |stem| stem.to_string_lossy());
+        serde_json::to_string_pretty(&exported)
+            .map(|json| (format!("{stem} compared.json"), json))
+            .map_err(|error| {
+                tracing::error!(%error, "a comparison cannot be written as JSON");
+                messages::not_exported("the comparison")
+            })
+    }
+
+    /// What became of saving the comparison at `path`.
+    pub fn comparison_written(&mut self, path: &Path, error: Option<io::Error>) {
+        let name = file_name(path);
+        match error {
+            None => self.notice(
+                NoticeKind::Info,
+                Place::Comparison,
+                messages::exported(&name),
+            ),
+            Some(error) => {
+                tracing::warn!(%error, path = %path.display(), "a comparison was not saved");
+                self.notice(
+                    NoticeKind::Error,
+                    Place::Comparison,
+                    messages::not_exported(&name),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The document on the desk: opening, adding, replacing, closing. What a document is: `document.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kept_engine::protocol::{DocumentInfo, Request};
+
+use super::document::OpenDocument;
+use super::{AppState, Effect, Opening, Save};
+use crate::contract::{AppEvent, NoticeKind, Place, Replacement, WorkerStatus};
+use crate::messages::{self, present_error};
+use crate::sample;
+
+/// Whether a file is a model, by its name.
+fn is_model(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+}
+
+/// The ticket that means the document being opened: questions count from 1.
+const STOP_DOCUMENT: u64 = 0;
+
+/// What to show for a path: the file's name.
+pub fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+impl AppState {
+    /// The open document.
+    pub fn document(&self) -> Option<&Arc<OpenDocument>> {
+        self.document.as_ref()
+    }
+
+    /// Opens a file that the person dropped, chose or passed: a model if it is a `.gguf`, else a document. The outcome comes
+    /// as events; what was open stays until the new one is there.
+    pub fn open_path(&mut self, path: PathBuf) {
+        if is_model(&path) {
+            self.choose_model_file(path);
+        } else {
+            self.open_file(path);
+        }
+    }
+
+    /// Opens files that the person dropped together: the first as [`AppState::open_path`] does, the others beside it.
+    pub fn open_paths(&mut self, paths: Vec<PathBuf>) {
+        let (models, documents): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| is_model(p));
+        // Of several models the last one is wanted.
+        if let Some(model) = models.into_iter().next_back() {
+            self.choose_model_file(model);
+        }
+        let mut documents = documents.into_iter();
+        if let Some(first) = documents.next() {
+            self.to_add = documents.collect();
+            self.open_file(first);
+        }
+    }
+
+    /// Opens a file as the document.
+    pub fn open_file(&mut self, path: PathBuf) {
+        if path.to_str().is_none() {
+            let message = messages::not_utf8(&path);
+            self.notice(NoticeKind::Error, Place::Document, message);
+            return self.open_next(false);
+        }
+        // What was asked is not thrown away for a file that slipped. Of the sample nobody minds.
+        let of_sample = self.document.as_ref().is_some_and(|d| d.sample);
+        if self.is_busy() || (!self.turns.is_empty() && !of_sample) {
+            let name = Some(file_name(&path));
+            self.replacement = Some(path);
+            return self.tell(AppEvent::Replacing { name });
+        }
+        self.begin_opening(path, false);
+    }
+
+    /// Opens a file to be read beside what is open: questions go over all of it.
+    pub fn add_path(&mut self, path: PathBuf) {
+        if is_model(&path) {
+            return self.choose_model_file(path);
+        }
+        if let Err(message) = self.add_file(path) {
+            self.notice(NoticeKind::Error, Place::Document, message);
+        }
+    }
+
+    fn add_file(&mut self, path: PathBuf) -> Result<(), String> {
+        if path.to_str().is_none() {
+            return Err(messages::not_utf8(&path));
+        }
+        if self.is_busy() {
+            return Err(messages::BUSY_DOCUMENTS.to_owned());
+        }
+        let alone = self.document.is_none();
+        self.begin_opening(path, !alone);
+        Ok(())
+    }
+
+    /// A person's word on the file that waits, since it would take the place of a conversation.
+    pub fn replace_document(&mut self, how: Replacement) -> Result<(), String> {
+        let waiting = self.replacement.take();
+        self.tell(AppEvent::Replacing { name: None });
+        match (waiting, how) {
+            (Some(path), Replacement::Replace) => self.begin_opening(path, false),
+            (Some(path), Replacement::Add) => return self.add_file(path),
+            _ => self.to_add.clear(),
+        }
+        Ok(())
+    }
+
+    /// Takes one of several documents away; the conversation about all of them goes with it. Why not, in one sentence.
+    pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
+        if self.is_busy() || self.opening.is_some() || self.removing.is_some() {
+            return Err(messages::BUSY_DOCUMENTS.to_owned());
+        }
+        match self.worker.state {
+            WorkerStatus::Ready => {}
+            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
+            WorkerStatus::Starting | WorkerStatus::Restarting => {
+                return Err(messages::ENGINE_NOT_YET.to_owned());
+            }
+        }
+        let parts = self.document.as_ref().map_or(0, |d| d.parts.len());
+        if index >= parts {
+            return Err(messages::NO_SUCH_DOCUMENT.to_owned());
+        }
+        self.removing = self.document.as_ref().map(|d| d.id);
+        self.say(Request::RemoveDocument { part: index }, None);
+        Ok(())
+    }
+
+    fn begin_opening(&mut self, path: PathBuf, adds: bool) {
+        if self.worker.state == WorkerStatus::Failed {
+            // Perhaps it was the document that the engine died of: another one is worth a new start.
+            self.restart_worker();
+        }
+        let name = file_name(&path);
+        self.opening = Some(Opening {
+            path,
+            name: name.clone(),
+            adds,
+        });
+        self.tell(AppEvent::Opening { name: Some(name) });
+        self.send_opening();
+    }
+
+    /// Asks the worker for the file that is to be opened, unless it still reads another one: that one is stopped first.
+    pub(super) fn send_opening(&mut self) {
+        let Some(opening) = &self.opening else { return };
+        if self.worker.state != WorkerStatus::Ready {
+            return;
+        }
+        match &self.document_in_flight {
+            Some(sent) if sent == opening => {}
+            Some(_) => self.say(
+                Request::Stop {
+                    ticket: STOP_DOCUMENT,
+                },
+                None,
+            ),
+            None => {
+                let opening = opening.clone();
+                let path = opening.path.clone();
+                let request = match opening.adds {
+                    true => Request::AddDocument { path },
+                    false => Request::OpenDocument { path },
+                };
+                self.document_in_flight = Some(opening);
+                self.say(request, None);
+            }
+        }
+    }
+
+    /// Whether the file the worker just answered for is still wanted. If not, the wanted one is sent.
+    fn arrived_wanted(&mut self) -> bool {
+        let answered = self.document_in_flight.take();
+        let is_wanted = self.opening.is_some() && answered == self.opening;
+        if !is_wanted {
+            self.send_opening();
+        }
+        is_wanted
+    }
+
+    pub(super) fn document_arrived(&mut self, info: DocumentInfo, text: Arc<str>) {
+        if let Some(of) = self.removing.take() {
+            if self.document.as_ref().is_none_or(|d| d.id != of) {
+                // Meanwhile something else was put on the desk.
+                return self.say_document();
+            }
+            let id = self.new_document_id();
+            return self.place(OpenDocument::new(id, info, text, false));
+        }
+        let adds = self.opening.as_ref().is_some_and(|o| o.adds);
+        if !self.arrived_wanted() {
+            // The worker now holds what nobody wants; give it back what is on the desk.
+            self.say_document();
+            return;
+        }
+        self.end_opening();
+        let open = self.document.as_ref().map(|d| d.id).filter(|_| adds);
+        match open {
+            Some(id) => self.grow(OpenDocument::new(id, info, text, false)),
+            None => {
+                let id = self.new_document_id();
+                self.place(OpenDocument::new(id, info, text, false));
+            }
+        }
+        self.open_next(true);
+    }
+
+    /// The next of several files that were dropped together: beside those before it, or in their place where none could be opened.
+    fn open_next(&mut self, adds: bool) {
+        match self.to_add.pop_front() {
+            Some(path) if adds => self.add_path(path),
+            Some(path) => self.open_file(path),
+            None => {}
+        }
+    }
+
+    pub(super) fn document_failed(&mut self, message: &str, stopped: bool) {
+        if self.removing.take().is_some() {
+            return self.notice(NoticeKind::Error, Place::Document, present_error(message));
+        }
+        let sent = self.document_in_flight.as_ref();
+        let path = sent.map(|sent| sent.path.clone()).unwrap_or_default();
+        let adds = sent.is_some_and(|sent| sent.adds);
+        if !self.arrived_wanted() {
+            return;
+        }
+        self.end_opening();
+        if !stopped {
+            tracing::warn!(path = %path.display(), message, "a document was not opened");
+            let message = messages::document_failed(message, &path);
+            self.notice(NoticeKind::Error, Place::Document, message);
+            self.open_next(adds);
+        }
+    }
+
+    pub(super) fn end_opening(&mut self) {
+        if self.opening.take().is_some() {
+            self.tell(AppEvent::Opening { name: None });
+        }
+    }
+
+    /// Opens the sample in the box.
+    pub fn open_sample(&mut self) {
+        self.stop_opening();
+        let id = self.new_document_id();
+        let (info, text) = sample::document();
+        self.place(OpenDocument::new(id, info, text, true));
+        self.say_document();
+    }
+
+    /// Back to the empty state: the document and its conversation are forgotten.
+    pub fn close_document(&mut self) {
+        self.stop_opening();
+        self.leave_conversation();
+        self.document = None;
+        self.save(Save::NoDocument);
+        self.tell_document();
+        self.title();
+    }
+
+    pub(super) fn stop_opening(&mut self) {
+        self.to_add.clear();
+        self.end_opening();
+        if self.document_in_flight.is_some() {
+            self.say(
+                Request::Stop {
+                    ticket: STOP_DOCUMENT,
+                },
+                None,
+            );
+        }
+    }
+
+    /// Puts a document on the desk, in place of the one before and its conversation.
+    fn place(&mut self, document: OpenDocument) {
+        if self.replacement.take().is_some() {
+            self.tell(AppEvent::Replacing { name: None });
+        }
+        self.leave_conversation();
+        let document = Arc::new(document);
+        self.document = Some(document.clone());
+        self.save(Save::Document(document));
+        self.tell_document();
+        self.title();
+    }
+
+    /// What is on the desk has one more document behind it: what was asked before stays, and stands where it stood.
+    fn grow(&mut self, document: OpenDocument) {
+        self.leave_comparison();
+        let document = Arc::new(document);
+        self.document = Some(document.clone());
+        self.save(Save::Grown(document));
+        self.tell_document();
+        self.title();
+    }
+
+    /// `context` is the model's, where the document is longer and will be read in streaming mode.
+    pub(super) fn tokens_counted(
+        &mut self,
+        tokens: usize,
+        more_tokens: bool,
+        refusal: Option<String>,
+        context: Option<usize>,
+    ) {
+        let Some(model) = &self.model else {
+            return; // of a model that is no longer wanted
+        };
+        let model = model.name.clone();
+        let Some(document) = &mut self.document else {
+            return;
+        };
+        let document = Arc::make_mut(document);
+        document.tokens = Some(tokens);
+        document.more_tokens = more_tokens;
+        document.too_long = refusal;
+        let streams = |context| messages::streams(tokens, more_tokens, &model, context);
+        document.streaming = context.map(streams);
+        self.tell_document();
+    }
+
+    /// The count was for another model.
+    pub(super) fn forget_tokens(&mut self) {
+        let Some(document) = &mut self.document else {
+            return;
+        };
+        if document.tokens.is_none() && document.too_long.is_none() {
+            return;
+        }
+        let document = Arc::make_mut(document);
+        document.tokens = None;
+        document.more_tokens = false;
+        document.too_long = None;
+        document.streaming = None;
+        self.tell_document();
+    }
+
+    /// Gives the worker the document on the desk.
+    pub(super) fn say_document(&mut self) {
+        if let Some(document) = self.document.clone() {
+            self.say(
+                Request::AdoptDocument {
+                    document: document.info.clone(),
+                },
+                Some(document.text.clone()),
+            );
+        }
+    }
+
+    pub(super) fn tell_document(&mut self) {
+        self.flush_text();
+        let document = self.document.as_ref().map(|d| d.facts());
+        let turns = self.turns.clone();
+        self.tell(AppEvent::Document { document, turns });
+    }
+
+    pub(super) fn title(&mut self) {
+        let title = match &self.document {
+            Some(document) => format!("{} - Kept", document.info.name),
+            None => "Kept".to_owned(),
+        };
+        self.effects.push(Effect::Title(title));
+    }
+
+    fn new_document_id(&mut self) -> u64 {
+        let id = self.next_document;
+        self.next_document += 1;
+        id
+    }
+}

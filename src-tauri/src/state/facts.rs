@@ -1,0 +1,91 @@
+//! What the worker says of memory and answers, in the page's shapes.
+
+use kept_engine::protocol::{AnswerFacts, MemoryNow};
+
+use crate::contract::{self, Facts, Memory, Source, Turn};
+use crate::messages::{self, present_error};
+
+/// Memory as the page wants it.
+pub(super) fn memory(now: &MemoryNow) -> Memory {
+    Memory {
+        weights: now.weights,
+        kept: now.kept,
+        kept_full: now.kept_full,
+        tables: now.tables,
+        scratch: now.scratch,
+        available: now.available,
+        total: now.total,
+    }
+}
+
+/// What `auto` took for a prompt of `tokens` tokens, and why, as the page shows it. `sample`: of the sample, which is never kept whole.
+pub(super) fn chosen_of(
+    chosen: &kept_engine::Chosen,
+    tokens: usize,
+    sample: bool,
+) -> contract::Chosen {
+    contract::Chosen {
+        method: chosen.method.name.clone(),
+        rows: chosen.rows,
+        reason: messages::chosen(chosen, tokens, sample),
+    }
+}
+
+/// What is to be said of an answer beside what was chosen and how it was read, which have places of their own.
+fn notes(answer: &AnswerFacts) -> Vec<String> {
+    let chose = |note: &str| answer.chosen.is_some() && note.starts_with("chose ");
+    let streamed = |note: &str| answer.streamed && note.contains("in streaming mode");
+    let others = answer.notes.iter();
+    let others = others.filter(|note| !chose(note) && !streamed(note));
+    let rows = answer.rows_per_layer.iter().max();
+    let kept = answer.vault.bytes > 0;
+    let said = (answer.streamed).then(|| messages::streamed(rows.copied(), kept));
+    said.into_iter()
+        .chain(others.map(|note| present_error(note)))
+        .collect()
+}
+
+/// The end of a turn that was answered; `sample` as for [`chosen_of`].
+pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
+    let layers = answer.rows_per_layer.len().max(1);
+    let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
+    let finish = match answer.finish {
+        kept_engine::Finish::End => "end",
+        kept_engine::Finish::Length => "length",
+        kept_engine::Finish::Context => "context",
+        kept_engine::Finish::Stopped => "stopped",
+        kept_engine::Finish::Repetition => "repetition",
+    };
+    turn.facts = Some(Box::new(Facts {
+        finish: finish.to_owned(),
+        prompt_tokens: answer.prompt_tokens,
+        answer_tokens: answer.answer_tokens,
+        rows,
+        kept_bytes: answer.kv_bytes,
+        full_bytes: answer.kv_bytes_full,
+        first_token_seconds: answer.first_token_seconds,
+        prefill_seconds: answer.prefill_seconds,
+        decode_seconds: answer.decode_seconds,
+        tokens_per_second: answer.decode_tokens_per_second,
+        notes: notes(&answer),
+        chosen: (answer.chosen.as_deref())
+            .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
+        tokens_from_vault: answer.vault.tokens_from_vault,
+        streamed: answer.streamed,
+        cache: answer.cache,
+    }));
+    turn.sources = answer
+        .sources
+        .into_iter()
+        .map(|source| Source {
+            start: source.start16,
+            end: source.end16,
+            page: source.page,
+            document: source.document,
+            text: source.text,
+            weight: source.weight,
+            kept: source.kept,
+        })
+        .collect();
+    turn.answer = answer.text;
+}

@@ -1,0 +1,33 @@
+//! What the engine computes on: which GPUs there are, and what the settings may say.
+
+use kept_engine::{ComputeDevice, protocol};
+
+use super::AppState;
+use crate::contract::{AppEvent, Gpu, Gpus};
+use crate::messages::{self, present_error};
+
+/// Whether there can be such a device.
+pub fn check_device(device: Option<&str>) -> Result<(), String> {
+    match device.map(str::parse::<ComputeDevice>) {
+        Some(Err(_)) => Err(messages::device(device.unwrap_or_default())),
+        _ => Ok(()),
+    }
+}
+
+impl AppState {
+    /// The GPUs that were found before the engine was started.
+    pub fn gpus_found(&mut self, gpus: protocol::Gpus) {
+        let gpu = |gpu: kept_engine::Gpu| Gpu {
+            device: gpu.device,
+            name: gpu.name,
+            memory: gpu.memory,
+            free: gpu.free,
+        };
+        self.gpus = Gpus {
+            gpus: gpus.gpus.into_iter().map(gpu).collect(),
+            why_none: gpus.why_none.map(|why| present_error(&why)),
+        };
+        let gpus = self.gpus.clone();
+        self.tell(AppEvent::Gpus { gpus });
+    }
+}

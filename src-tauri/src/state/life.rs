@@ -1,0 +1,146 @@
+//! The worker's life as the desk sees it: hello, death, giving up, starting anew. Nothing typed or answered is lost in any.
+
+use kept_engine::protocol::{self, Request};
+
+use super::{AppState, Effect};
+use crate::contract::{
+    AppEvent, ComparisonState, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState,
+    WorkerState, WorkerStatus,
+};
+use crate::messages;
+
+impl AppState {
+    /// A worker lives and has said hello: it is given the model, the document and the file that was being opened.
+    /// `generation` names this process; requests carry it, so that none meant for an earlier one reaches a later one.
+    pub fn worker_hello(&mut self, generation: u64, methods: Vec<protocol::MethodFacts>) {
+        self.generation = generation;
+        self.methods = methods.into_iter().map(method_facts).collect();
+        let methods = self.methods.clone();
+        self.tell(AppEvent::Methods { methods });
+        self.set_worker(WorkerStatus::Ready, None);
+        if let Some((place, message)) = self.after_restart.take() {
+            self.notice(NoticeKind::Error, place, message);
+        }
+        self.model_in_flight = None;
+        self.document_in_flight = None;
+        self.removing = None;
+        self.send_model();
+        self.say_document();
+        self.send_opening();
+        self.say_keeping();
+    }
+
+    /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
+    pub fn worker_died(&mut self, what: &str) {
+        let was_asked = self.is_running();
+        let opened = self.document_in_flight.is_some();
+        let opening = self.opening.as_ref().filter(|_| opened);
+        self.after_restart = match opening {
+            // The turn says it.
+            _ if was_asked => None,
+            Some(file) => Some((
+                Place::Document,
+                messages::restarted_open_again(what, &file.name),
+            )),
+            None => Some((Place::Conversation, messages::restarted(what))),
+        };
+        if opened {
+            // The file may be what it died of; a person decides whether to try again.
+            self.end_opening();
+        }
+        let compared = self.comparing.is_some();
+        self.bury(&messages::restarted_ask_again(what));
+        if compared {
+            // The comparison says it.
+            self.after_restart = None;
+        }
+        self.set_worker(
+            WorkerStatus::Restarting,
+            Some(format!("{what} It is being restarted.")),
+        );
+    }
+
+    /// There is no worker and none will be started until a person asks. `message` is a sentence.
+    pub fn worker_gone(&mut self, message: &str) {
+        self.after_restart = None;
+        if let Some(opening) = &self.opening {
+            let message = messages::engine_not_running(&opening.name);
+            self.notice(NoticeKind::Error, Place::Document, message);
+            self.end_opening();
+        }
+        self.bury(message);
+        self.set_worker(WorkerStatus::Failed, Some(message.to_owned()));
+    }
+
+    /// Starts the worker anew, by a person's wish.
+    pub fn restart_worker(&mut self) {
+        self.bury(messages::RESTARTED_BY_HAND);
+        self.after_restart = None;
+        self.set_worker(WorkerStatus::Restarting, None);
+        self.effects.push(Effect::RestartWorker);
+    }
+
+    /// Ends what ran in a worker that is no more.
+    fn bury(&mut self, reason: &str) {
+        self.generation = 0;
+        self.model_in_flight = None;
+        self.document_in_flight = None;
+        self.removing = None;
+        self.clearing = None;
+        for (_, waiting) in self.estimates.drain() {
+            // Nobody may be waiting any more.
+            let _ = waiting.send(Err(reason.to_owned()));
+        }
+        for (_, (_, waiting)) in self.inspections.drain() {
+            let _ = waiting.send(Err(reason.to_owned()));
+        }
+        let held = matches!(self.held.take(), Some(Request::Ask { .. }));
+        if let Some(ticket) = self.comparing {
+            let reason = Some(messages::compared_so_far(reason));
+            self.end_comparison(ticket, ComparisonState::Failed, reason);
+        }
+        let running = self.running.take().and_then(|running| running.turn);
+        let held = self.turns.last().filter(|_| held).map(|turn| turn.id);
+        if let Some(turn) = held.or(running) {
+            self.end_turn(turn, TurnState::Failed, |turn| {
+                turn.error = Some(reason.to_owned());
+            });
+        }
+        self.throttle.forget();
+        if self.model.take().is_some() {
+            self.tell(AppEvent::Model {
+                model: None,
+                error: None,
+            });
+        }
+        self.forget_tokens();
+    }
+
+    fn set_worker(&mut self, state: WorkerStatus, message: Option<String>) {
+        self.worker = WorkerState { state, message };
+        let worker = self.worker.clone();
+        self.tell(AppEvent::Worker { worker });
+    }
+}
+
+fn method_facts(method: protocol::MethodFacts) -> MethodFacts {
+    MethodFacts {
+        name: method.name,
+        title: method.title,
+        paper: method.paper,
+        keeps: method.keeps,
+        acts: method.acts,
+        positions: method.positions,
+        streams: method.streams,
+        parameters: method
+            .parameters
+            .into_iter()
+            .map(|parameter| ParameterFacts {
+                name: parameter.name,
+                default: parameter.default,
+                range: parameter.range,
+                meaning: parameter.meaning,
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Maps of the turns: the one that fills while a question runs, and a few of earlier turns.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use kept_engine::MapGrid;
+
+use super::{AppState, MAPS_IN_MEMORY, SharedMap};
+use crate::contract::{AppEvent, TurnState};
+use crate::messages;
+
+/// Where a map is.
+pub enum MapPlace {
+    /// In memory.
+    Here(SharedMap),
+    /// In the store; give it back by [`AppState::keep_map`].
+    InStore,
+}
+
+/// The map itself. A panic while it was held leaves counts, which are always whole.
+pub fn lock(map: &SharedMap) -> MutexGuard<'_, MapGrid> {
+    map.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AppState {
+    /// Where the map of `turn` is.
+    pub fn map(&self, turn: u64) -> Result<MapPlace, String> {
+        let known = self.turns.iter().find(|t| t.id == turn);
+        if !known.is_some_and(|turn| turn.has_map) {
+            return Err(messages::NO_MAP.to_owned());
+        }
+        Ok(match self.maps.get(&turn) {
+            Some(map) => MapPlace::Here(map.clone()),
+            None => MapPlace::InStore,
+        })
+    }
+
+    /// Keeps a map that was loaded; the oldest goes when there are many. The one that is in use is given back.
+    pub fn keep_map(&mut self, turn: u64, map: MapGrid) -> SharedMap {
+        if let Some(known) = self.maps.get(&turn) {
+            return known.clone();
+        }
+        let map = Arc::new(Mutex::new(map));
+        self.remember_map(turn, map.clone());
+        map
+    }
+
+    /// Which layers of the model the method did not cut, for the map of `turn`; see [`crate::contract::Turn::windows`].
+    pub fn windows_of(&self, turn: u64) -> Vec<Option<usize>> {
+        let known = self.turns.iter().find(|t| t.id == turn);
+        known.map_or_else(Vec::new, |turn| turn.windows.clone())
+    }
+
+    fn remember_map(&mut self, turn: u64, map: SharedMap) {
+        self.maps.insert(turn, map);
+        self.map_order.push_back(turn);
+        while self.map_order.len() > MAPS_IN_MEMORY {
+            if let Some(oldest) = self.map_order.pop_front() {
+                self.maps.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn forget_maps(&mut self) {
+        self.maps.clear();
+        self.map_order.clear();
+    }
+
+    /// The prompt is made: `map` has no layer yet.
+    pub(super) fn map_begins(&mut self, turn: u64, map: MapGrid, windows: Vec<Option<usize>>) {
+        self.remember_map(turn, Arc::new(Mutex::new(map)));
+        if let Some(turn) = self.turn_mut(turn) {
+            turn.has_map = true;
+            let slides = windows.iter().any(Option::is_some);
+            turn.windows = if slides { windows } else { Vec::new() };
+            turn.state = TurnState::Reading;
+        }
+        self.tell_turn(turn);
+    }
+
+    pub(super) fn layer_arrived(&mut self, now: Instant, turn: u64, layer: usize, kept: &[u8]) {
+        let Some(map) = self.maps.get(&turn).cloned() else {
+            return;
+        };
+        if let Err(error) = lock(&map).set_layer(layer, kept) {
+            tracing::warn!(%error, layer, "a layer of the map was refused");
+            return;
+        }
+        if self.throttle.map.want(now) {
+            self.tell_map();
+        }
+    }
+
+    pub(super) fn tell_map(&mut self) {
+        let turn = self.running.as_ref().and_then(|running| running.turn);
+        if let Some((turn, map)) = turn.and_then(|turn| Some((turn, self.maps.get(&turn)?.clone())))
+        {
+            self.announce(turn, &map);
+        }
+    }
+
+    fn announce(&mut self, turn: u64, map: &SharedMap) {
+        let (layers_done, layers) = {
+            let map = lock(map);
+            (map.layers_done(), map.layers())
+        };
+        self.tell(AppEvent::Map {
+            turn,
+            layers_done,
+            layers,
+        });
+    }
+
+    /// Nothing more comes: the map of a turn as it is to be kept, announced once more; none if no layer ever came.
+    pub(super) fn settle_map(&mut self, turn: u64) -> Option<SharedMap> {
+        let map = self.maps.get(&turn)?.clone();
+        if lock(&map).layers_done() == 0 {
+            self.maps.remove(&turn);
+            self.map_order.retain(|known| *known != turn);
+            return None;
+        }
+        self.announce(turn, &map);
+        Some(map)
+    }
+}

@@ -1,0 +1,438 @@
+//! Models and settings: what can be chosen, what is open, and what happens when a choice cannot be opened.
+
+use std::path::{Path, PathBuf};
+
+use kept_engine::models::RopeChoice;
+use kept_engine::policies::{self, Budget};
+use kept_engine::protocol::{self, Request};
+use kept_engine::{AUTO, REPEAT_PENALTY};
+use tokio::sync::oneshot;
+
+use super::gpus::check_device;
+use super::limits::{check_cache, check_memory};
+use super::vault::check_keeping;
+use super::{AppState, Effect, ModelEntry, Save, Wanted};
+use crate::contract::{
+    AppEvent, Choice, FitLine, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place,
+    Settings, WorkerStatus,
+};
+use crate::messages::{self, present_error};
+use crate::state::documents::file_name;
+
+/// The longest answer that can be set, in tokens.
+pub const MOST_TOKENS: usize = 32_768;
+/// Sizes of the text that can be set, in percent.
+pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
+
+/// The budget as typed: empty is the default budget.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
+    match budget {
+        None => Ok(None),
+        Some(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|error: policies::PolicyError| present_error(&error.to_string())),
+    }
+}
+
+/// Whether the method exists and takes these parameters.
+pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), String> {
+    // What is chosen for a document has no parameters.
+    if method == AUTO && parameters.is_empty() {
+        return Ok(());
+    }
+    policies::build(method, &assigned(parameters))
+        .map(drop)
+        .map_err(|error| messages::method(&error))
+}
+
+/// Whether a choice can be had, as far as that shows without a document.
+pub fn check_choice(choice: &Choice) -> Result<(), String> {
+    check_method(&choice.method, &choice.parameters)?;
+    parse_budget(choice.budget.as_deref()).map(drop)
+}
+
+/// Whether a context can be stretched so, as far as that shows without a model.
+pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
+    match stretch.map(str::parse::<RopeChoice>) {
+        Some(Err(why)) => Err(present_error(&why)),
+        _ => Ok(()),
+    }
+}
+
+/// Parameters as the engine takes them.
+pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
+    parameters.clone().into_iter().collect()
+}
+
+impl AppState {
+    /// The settings as they are.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn choices(&self) -> Vec<ModelChoice> {
+        self.models.iter().map(|m| m.choice.clone()).collect()
+    }
+
+    /// Takes new settings, whole or not at all.
+    pub fn save_settings(&mut self, settings: Settings) -> Result<Settings, String> {
+        check_method(&settings.method, &Parameters::new())?;
+        for (method, parameters) in &settings.parameters {
+            check_method(method, parameters)?;
+        }
+        parse_budget(settings.budget.as_deref())?;
+        if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
+            return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS));
+        }
+        if let Some(penalty) = settings.repeat_penalty
+            && !REPEAT_PENALTY.contains(&penalty)
+        {
+            return Err(messages::repeat_penalty(penalty));
+        }
+        if !ZOOM.contains(&settings.zoom) {
+            return Err(messages::zoom(settings.zoom, &ZOOM));
+        }
+        check_keeping(&settings)?;
+        check_cache(settings.cache.as_deref())?;
+        check_memory(settings.memory.as_deref())?;
+        check_device(settings.device.as_deref())?;
+        if !self.models.iter().any(|m| m.choice.id == settings.model) {
+            return Err(messages::unknown_model(&settings.model));
+        }
+        let keeping = |settings: &Settings| (settings.keep.clone(), settings.keep_budget.clone());
+        let keeping_changed = keeping(&settings) != keeping(&self.settings);
+        let model_changed = settings.model != self.settings.model;
+        if model_changed && self.is_busy() {
+            return Err(messages::BUSY_MODEL.to_owned());
+        }
+        let device_changed = settings.device != self.settings.device;
+        if device_changed && (self.is_busy() || self.opening.is_some()) {
+            return Err(messages::BUSY_DEVICE.to_owned());
+        }
+        if settings.theme != self.settings.theme {
+            self.effects.push(Effect::Theme(settings.theme));
+        }
+        self.settings = settings;
+        self.save(Save::Settings(Box::new(self.settings.clone())));
+        if device_changed {
+            // The engine computes in one place for as long as it lives.
+            self.restart_worker();
+        } else if model_changed {
+            self.open_model();
+        }
+        if keeping_changed {
+            self.say_keeping();
+        }
+        Ok(self.settings.clone())
+    }
+
+    /// Opens a model file that the person chose, dropped or passed, and makes it the setting.
+    pub fn choose_model_file(&mut self, path: PathBuf) {
+        self.choose(path, None, None);
+    }
+
+    /// As [`AppState::choose_model_file`], for a model of the library: `label` is what to show for it, and its context is stretched as
+    /// `stretch` says. Why not, in one sentence.
+    pub fn choose_model(
+        &mut self,
+        path: PathBuf,
+        label: String,
+        stretch: Option<String>,
+    ) -> Result<(), String> {
+        if self.is_busy() {
+            return Err(messages::BUSY_MODEL.to_owned());
+        }
+        check_stretch(stretch.as_deref())?;
+        self.choose(path, Some(label), Some(stretch));
+        Ok(())
+    }
+
+    fn choose(&mut self, path: PathBuf, label: Option<String>, stretch: Option<Option<String>>) {
+        let Some(text) = path.to_str().map(str::to_owned) else {
+            let message = messages::not_utf8(&path);
+            return self.notice(NoticeKind::Error, Place::Model, message);
+        };
+        if self.is_busy() {
+            return self.notice(NoticeKind::Error, Place::Model, messages::BUSY_MODEL);
+        }
+        let id = match self.models.iter().find(|m| m.path == text) {
+            Some(known) => known.choice.id.clone(),
+            None => self.add_model(&path, text, label),
+        };
+        if let (Some(stretch), Some(entry)) = (stretch, self.entry_mut(&id)) {
+            entry.choice.stretch = stretch;
+        }
+        self.settings.model = id;
+        self.tell_models();
+        self.save(Save::Settings(Box::new(self.settings.clone())));
+        self.open_model();
+    }
+
+    fn add_model(&mut self, path: &Path, text: String, label: Option<String>) -> String {
+        let mut label = label.unwrap_or_else(|| file_name(path));
+        if self.models.iter().any(|m| m.choice.label == label)
+            && let Some(folder) = path.parent().and_then(Path::file_name)
+        {
+            label = format!("{label} ({})", folder.to_string_lossy());
+        }
+        let entry = ModelEntry::file(&self.models, label, text);
+        let id = entry.choice.id.clone();
+        self.models.push(entry);
+        id
+    }
+
+    fn tell_models(&mut self) {
+        let models = self.choices();
+        let settings = self.settings.clone();
+        self.tell(AppEvent::Models { models, settings });
+    }
+
+    /// What to show for the chosen model.
+    pub(super) fn model_label(&self) -> String {
+        let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
+        let chosen = self.models.iter().find(chosen);
+        chosen.map_or_else(String::new, |m| match &m.choice.stretch {
+            Some(stretch) => format!("{} ({stretch})", m.choice.label),
+            None => m.choice.label.clone(),
+        })
+    }
+
+    fn entry_mut(&mut self, id: &str) -> Option<&mut ModelEntry> {
+        self.models.iter_mut().find(|m| m.choice.id == id)
+    }
+
+    /// The models that can be chosen, with their places.
+    pub fn models(&self) -> &[ModelEntry] {
+        &self.models
+    }
+
+    fn wanted(&self) -> Option<Wanted> {
+        let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
+        self.models.iter().find(chosen).map(|m| Wanted {
+            path: m.path.clone(),
+            stretch: m.choice.stretch.clone(),
+        })
+    }
+
+    /// The file of the chosen model, or `mini`.
+    pub fn chosen_path(&self) -> Option<String> {
+        self.wanted().map(|wanted| wanted.path)
+    }
+
+    /// A model whose file is gone can no longer be chosen.
+    pub fn forget_model(&mut self, path: &Path) {
+        let is_it = |m: &ModelEntry| Path::new(&m.path) == path;
+        let Some(entry) = self.models.iter().find(|m| is_it(m)) else {
+            return;
+        };
+        let id = entry.choice.id.clone();
+        if id == self.settings.model {
+            return;
+        }
+        self.models.retain(|m| !is_it(m));
+        self.save(Save::NoModel(id));
+        self.tell_models();
+    }
+
+    /// What the model at `path` can read with the memory that is free; the receiver gets the answer.
+    pub fn inspect(
+        &mut self,
+        path: PathBuf,
+        stretch: Option<String>,
+    ) -> Result<oneshot::Receiver<Result<Inspection, String>>, String> {
+        check_stretch(stretch.as_deref())?;
+        match self.worker.state {
+            WorkerStatus::Ready => {}
+            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
+            WorkerStatus::Starting | WorkerStatus::Restarting => {
+                return Err(messages::ENGINE_NOT_YET.to_owned());
+            }
+        }
+        let model = path
+            .to_str()
+            .ok_or_else(|| messages::not_utf8(&path))?
+            .to_owned();
+        let ticket = self.ticket();
+        let (send, receive) = oneshot::channel();
+        self.inspections.insert(ticket, (path, send));
+        self.say(
+            Request::InspectModel {
+                ticket,
+                model,
+                stretch,
+            },
+            None,
+        );
+        Ok(receive)
+    }
+
+    pub(super) fn inspected(
+        &mut self,
+        ticket: u64,
+        inspection: Result<protocol::Inspection, &str>,
+    ) {
+        if let Some((path, waiting)) = self.inspections.remove(&ticket) {
+            let answer = match inspection {
+                Ok(inspection) => Ok(inspection_of(inspection)),
+                Err(message) => Err(messages::model_failed(message, &path)),
+            };
+            // The page may have stopped waiting.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    /// Lets models that can think do so before they answer, in this conversation.
+    pub fn set_thinking(&mut self, thinking: bool) {
+        if self.thinking != thinking {
+            self.thinking = thinking;
+            self.save(Save::Thinking(thinking));
+            self.tell(AppEvent::Thinking { thinking });
+        }
+    }
+
+    /// Opens the model of the settings.
+    pub(super) fn open_model(&mut self) {
+        self.set_model(None, None);
+        self.forget_tokens();
+        match self.worker.state {
+            // Perhaps it was the model that the engine died of: a new choice is worth a new start.
+            WorkerStatus::Failed => self.restart_worker(),
+            _ => self.send_model(),
+        }
+    }
+
+    /// Sends the chosen model, unless the worker still opens another: then once that is answered.
+    pub(super) fn send_model(&mut self) {
+        if self.worker.state != WorkerStatus::Ready || self.model_in_flight.is_some() {
+            return;
+        }
+        if let Some(wanted) = self.wanted() {
+            self.model_in_flight = Some(wanted.clone());
+            let Wanted {
+                path: model,
+                stretch,
+            } = wanted;
+            self.say(Request::OpenModel { model, stretch }, None);
+        }
+    }
+
+    fn set_model(&mut self, model: Option<ModelFacts>, error: Option<String>) {
+        self.model = model.clone();
+        self.model_error = error.clone();
+        self.tell(AppEvent::Model { model, error });
+    }
+
+    /// Whether the model that was just answered for is still the chosen one. If not, the chosen one is sent.
+    fn model_wanted(&mut self) -> bool {
+        let wanted = self.model_in_flight.take() == self.wanted();
+        if !wanted {
+            self.send_model();
+        }
+        wanted
+    }
+
+    pub(super) fn model_arrived(&mut self, model: protocol::ModelFacts) {
+        if !self.model_wanted() {
+            return;
+        }
+        let chosen = self.settings.model.clone();
+        let now = Some((chosen.clone(), model.stretch.clone()));
+        let same = std::mem::replace(&mut self.model_before, now.clone()) == now;
+        if let Some(entry) = self.entry_mut(&chosen)
+            && !entry.choice.in_box
+            && !(entry.opened && same)
+        {
+            entry.opened = true;
+            let entry = entry.clone();
+            self.save(Save::Model(entry));
+        }
+        self.set_model(Some(facts(model)), None);
+    }
+
+    pub(super) fn model_failed(&mut self, message: &str) {
+        if !self.model_wanted() {
+            return;
+        }
+        let Wanted { path, stretch } = self.wanted().unwrap_or(Wanted {
+            path: String::new(),
+            stretch: None,
+        });
+        tracing::warn!(path, message, "a model was not opened");
+        let message = messages::model_failed(message, Path::new(&path));
+        let chosen = self.settings.model.clone();
+        let failed = (chosen.clone(), stretch);
+        let before = self.model_before.take().filter(|before| *before != failed);
+        // A file that never worked is no choice.
+        let (keep, failed) = (self.models.len(), chosen);
+        self.models.retain(|m| m.opened || m.choice.id != failed);
+        let removed = self.models.len() < keep;
+        match before {
+            Some((before, stretch)) => {
+                // How the failed one was to be stretched may be what failed.
+                let of_failed = stretch.filter(|_| before == failed);
+                if let Some(entry) = self.entry_mut(&failed) {
+                    entry.choice.stretch = of_failed;
+                }
+                self.settings.model = before;
+                self.save(Save::Settings(Box::new(self.settings.clone())));
+                self.tell_models();
+                self.notice(NoticeKind::Error, Place::Model, message);
+                self.open_model();
+            }
+            None if removed => {
+                self.settings.model = kept_engine::MINI.to_owned();
+                self.save(Save::Settings(Box::new(self.settings.clone())));
+                self.tell_models();
+                self.notice(NoticeKind::Error, Place::Model, message);
+                self.open_model();
+            }
+            None => self.set_model(None, Some(message)),
+        }
+    }
+}
+
+fn facts(model: protocol::ModelFacts) -> ModelFacts {
+    ModelFacts {
+        name: model.name,
+        file: model.file,
+        quantisation: model.quantisation,
+        architecture: model.architecture,
+        layers: model.layers,
+        q_heads: model.q_heads,
+        kv_heads: model.kv_heads,
+        head_dim: model.head_dim,
+        context: model.context,
+        parameters: model.parameters,
+        weights_bytes: model.weights_bytes,
+        bytes_per_row: model.bytes_per_row,
+        stretch: model.stretch,
+        can_think: model.can_think,
+        computes_on: model.computes_on,
+        why_processor: model.why_processor.map(|why| present_error(&why)),
+    }
+}
+
+fn inspection_of(inspection: protocol::Inspection) -> Inspection {
+    let fit = inspection.fit;
+    let line = |line: &protocol::FitLine| FitLine {
+        rows: line.rows,
+        tokens: line.tokens,
+        pages: line.pages,
+        peak_bytes: line.peak_bytes,
+        whole_context: line.whole_context,
+    };
+    Inspection {
+        layers: inspection.layers,
+        sliding_layers: inspection.sliding_layers,
+        window: inspection.window,
+        context: inspection.context,
+        weights_bytes: inspection.weights_bytes,
+        kv_bytes_per_thousand: inspection.kv_bytes_per_thousand,
+        window_bytes: inspection.window_bytes,
+        can_think: inspection.can_think,
+        free_bytes: fit.as_ref().map(|fit| fit.free_bytes),
+        missing_bytes: fit.as_ref().map_or(0, protocol::Fit::missing_bytes),
+        lines: fit.map_or_else(Vec::new, |fit| fit.lines.iter().map(line).collect()),
+    }
+}

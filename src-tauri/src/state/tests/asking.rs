@@ -1,0 +1,357 @@
+//! A question from the asking to its end.
+
+use kept_engine::Finish;
+use kept_engine::protocol::Failure;
+
+use super::*;
+use crate::contract::{Phase, TurnState};
+use crate::messages;
+
+#[test]
+fn a_question_is_answered() {
+    let mut story = Story::ready();
+    let (turn, ticket) = story.ask("  What is the locker code?  ");
+    assert_eq!(story.turn().state, TurnState::Asked);
+    assert_eq!(story.turn().question, "What is the locker code?");
+
+    story.read(ticket, 1);
+    assert_eq!(story.turn().state, TurnState::Reading);
+    assert!(story.turn().has_map);
+    story.hear(token(ticket, "47"));
+    story.wait(Duration::from_secs(1));
+    story.hear(token(ticket, "11"));
+    assert_eq!(story.turn().answer, "4711");
+    assert_eq!(story.turn().state, TurnState::Answering);
+    story.look();
+
+    story.hear(answered(ticket, "4711", Finish::End));
+    let done = story.turn();
+    assert_eq!(done.state, TurnState::Done);
+    assert_eq!(done.facts.as_ref().map(|facts| facts.rows), Some(2.5));
+    assert_eq!((done.sources[0].start, done.sources[0].end), (3, 8));
+    let effects = story.look();
+    assert!(effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Done
+    )));
+    assert!(
+        effects.iter().any(
+            |effect| matches!(effect, Effect::Save(Save::Map { turn: id, .. }) if *id == turn)
+        )
+    );
+    assert!(matches!(story.state.map(turn), Ok(MapPlace::Here(_))));
+}
+
+#[test]
+fn the_page_hears_every_piece_once_and_in_order() {
+    let mut story = Story::ready();
+    let (turn, ticket) = story.ask("Why?");
+    story.read(ticket, 0);
+    story.look();
+    let pieces: Vec<String> = (0..200).map(|number| format!("{number} ")).collect();
+    let mut page = String::new();
+    let mut messages = 0;
+    for (number, piece) in pieces.iter().enumerate() {
+        story.hear(token(ticket, piece));
+        story.wait(Duration::from_millis(2));
+        if number == 100 {
+            story.state.snapshot();
+        }
+        for event in story.events() {
+            match event {
+                AppEvent::Token { turn: id, text } => {
+                    assert_eq!(id, turn);
+                    page.push_str(&text);
+                    messages += 1;
+                }
+                AppEvent::Turn { turn } => page = turn.answer,
+                _ => {}
+            }
+        }
+    }
+    story.wait(Duration::from_secs(1));
+    for event in story.events() {
+        if let AppEvent::Token { text, .. } = event {
+            page.push_str(&text);
+        }
+    }
+    assert_eq!(page, pieces.concat());
+    // 400 ms at sixty a second, and one for the snapshot.
+    assert!(messages <= 26, "{messages} messages");
+}
+
+#[test]
+fn progress_and_maps_are_thinned_and_the_last_is_not_lost() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.read(ticket, 0);
+    story.look();
+    let (mut progressed, mut mapped, mut last) = (0, 0, 0);
+    for step in 0..=1000usize {
+        story.hear(Reply::Progress {
+            ticket,
+            progress: kept_engine::Progress {
+                phase: kept_engine::Phase::Reading,
+                tokens_from_vault: 0,
+                tokens_done: step,
+                tokens_total: 1000,
+                tokens_per_second: 1.0,
+                seconds_left: 1.0,
+            },
+            memory: memory_now(),
+        });
+        let layer = step % 2;
+        story.hear_bytes(Reply::Layer { ticket, layer }, &[1, 0, 0]);
+        if step < 1000 {
+            story.wait(Duration::from_millis(1));
+        } else {
+            story.wait(Duration::from_secs(1));
+        }
+        for event in story.events() {
+            match event {
+                AppEvent::Progress {
+                    progress, memory, ..
+                } => {
+                    assert_eq!(progress.phase, Phase::Reading);
+                    assert_eq!(memory.kept_full, 80);
+                    last = progress.tokens_done;
+                    progressed += 1;
+                }
+                AppEvent::Map { layers, .. } => {
+                    assert_eq!(layers, 2);
+                    mapped += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(last, 1000);
+    assert!((18..=24).contains(&progressed), "{progressed} in a second");
+    assert!((8..=12).contains(&mapped), "{mapped} in a second");
+}
+
+#[test]
+fn a_growing_answer_is_saved_about_once_a_second() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    let mut saved = Vec::new();
+    for _ in 0..300 {
+        story.hear(token(ticket, "x"));
+        story.wait(Duration::from_millis(10));
+        saved.extend(story.look().iter().filter_map(|effect| match effect {
+            Effect::Save(Save::Turn { turn, .. }) => Some(turn.answer.len()),
+            _ => None,
+        }));
+    }
+    assert!((3..=4).contains(&saved.len()), "{saved:?}");
+    assert!(*saved.last().expect("saved") >= 190, "{saved:?}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_with_a_sentence() {
+    let mut story = Story::first_start();
+    let ask = |story: &mut Story, question: &str, method: &str, budget: Option<&str>| {
+        story
+            .state
+            .ask(question, Choice::plain(method, budget))
+            .expect_err("refused")
+    };
+    assert_eq!(
+        ask(&mut story, " \n", "snapkv", None),
+        messages::EMPTY_QUESTION
+    );
+    assert_eq!(
+        ask(&mut story, "Why?", "snapkv", None),
+        messages::ENGINE_STARTING
+    );
+    story.hello();
+    assert_eq!(
+        ask(&mut story, "Why?", "snapkv", None),
+        messages::MODEL_OPENING
+    );
+    story.hear(failed(Failure::Model, "it is damaged"));
+    assert_eq!(
+        ask(&mut story, "Why?", "snapkv", None),
+        "mini could not be opened: it is damaged."
+    );
+    let mut story = Story::ready();
+    assert!(ask(&mut story, "Why?", "magic", None).contains("Unknown method 'magic'"));
+    assert!(ask(&mut story, "Why?", "snapkv", Some("much")).contains("Budget 'much'"));
+    story.hear(Reply::Tokens {
+        tokens: 9999,
+        at_least: true,
+        context: 2048,
+        fits: false,
+        message: Some("sample.txt is too long for mini".into()),
+        streams: false,
+    });
+    assert_eq!(
+        ask(&mut story, "Why?", "snapkv", None),
+        "sample.txt is too long for mini."
+    );
+    assert!(story.state.snapshot().turns.is_empty());
+    let mut story = Story::ready();
+    story.ask("Why?");
+    assert_eq!(ask(&mut story, "Why?", "snapkv", None), messages::BUSY);
+    story.state.close_document();
+    assert_eq!(
+        ask(&mut story, "Why?", "snapkv", None),
+        messages::NO_DOCUMENT
+    );
+}
+
+#[test]
+fn stopping_ends_as_the_worker_says() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.read(ticket, 0);
+    story.state.stop();
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Ask,
+        message: "stopped".into(),
+        stopped: true,
+    });
+    let turn = story.turn();
+    assert_eq!((turn.state, turn.error), (TurnState::Stopped, None));
+    assert!(!turn.has_map, "no layer ever came");
+
+    let (_, ticket) = story.ask("Why?");
+    story.read(ticket, 2);
+    story.hear(token(ticket, "Beca"));
+    story.state.stop();
+    story.hear(answered(ticket, "Because", Finish::Stopped));
+    let turn = story.turn();
+    assert_eq!(turn.state, TurnState::Stopped);
+    assert_eq!(turn.answer, "Because");
+    assert!(turn.facts.is_some() && turn.has_map);
+}
+
+#[test]
+fn a_failure_keeps_what_was_written() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.hear(token(ticket, "Beca"));
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Ask,
+        message: "raise --budget to 9 or set less".into(),
+        stopped: false,
+    });
+    let turn = story.turn();
+    assert_eq!(
+        (turn.state, turn.answer.as_str()),
+        (TurnState::Failed, "Beca")
+    );
+    assert_eq!(
+        turn.error.as_deref(),
+        Some("Raise the budget to 9 or set less in Advanced.")
+    );
+}
+
+#[test]
+fn a_cleared_conversation_hears_nothing_of_what_still_ends() {
+    let mut story = Story::ready();
+    let (_, first) = story.ask("First?");
+    story.state.clear_conversation();
+    assert_eq!(story.requests(), [Request::Stop { ticket: first }]);
+    let second = story
+        .state
+        .ask("Second?", Choice::plain("snapkv", None))
+        .expect("accepted");
+    assert_eq!(story.requests(), [], "the worker takes one at a time");
+    assert_eq!(
+        story
+            .state
+            .ask("Third?", Choice::plain("snapkv", None))
+            .expect_err("refused"),
+        messages::BUSY
+    );
+    story.hear(token(first, "late"));
+    story.hear(answered(first, "late", Finish::Stopped));
+    let turn = story.turn();
+    assert_eq!((turn.id, turn.answer.as_str()), (second, ""));
+    let requests = story.requests();
+    let [
+        Request::Ask {
+            ticket, question, ..
+        },
+    ] = requests.as_slice()
+    else {
+        panic!("{requests:?}");
+    };
+    assert_eq!(question, "Second?");
+    story.hear(answered(*ticket, "yes", Finish::End));
+    assert_eq!(story.turn().answer, "yes");
+}
+
+#[test]
+fn a_held_question_can_be_stopped() {
+    let mut story = Story::ready();
+    let (_, first) = story.ask("First?");
+    story.state.clear_conversation();
+    story
+        .state
+        .ask("Second?", Choice::plain("snapkv", None))
+        .expect("accepted");
+    story.look();
+    story.state.stop();
+    assert_eq!(story.turn().state, TurnState::Stopped);
+    story.hear(answered(first, "", Finish::Stopped));
+    assert_eq!(story.requests(), []);
+}
+
+#[test]
+fn an_estimate_goes_to_who_asked() {
+    let mut story = Story::ready();
+    let mut first = story
+        .state
+        .estimate(Choice::plain("snapkv", None))
+        .expect("accepted");
+    let mut second = story
+        .state
+        .estimate(Choice::plain("full", None))
+        .expect("accepted");
+    let requests = story.requests();
+    let [
+        Request::Estimate { ticket: one, .. },
+        Request::Estimate { ticket: two, .. },
+    ] = requests.as_slice()
+    else {
+        panic!("{requests:?}");
+    };
+    story.hear(Reply::Failed {
+        ticket: Some(*two),
+        what: Failure::Estimate,
+        message: "no".into(),
+        stopped: false,
+    });
+    assert!(first.try_recv().is_err(), "not yet");
+    assert_eq!(second.try_recv(), Ok(Err("no.".to_owned())));
+    story.state.worker_died("The engine crashed (signal 11).");
+    assert!(matches!(first.try_recv(), Ok(Err(message)) if message.contains("signal 11")));
+    assert_ne!(one, two);
+}
+
+#[test]
+fn senseless_replies_are_errors() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    let prompt = Reply::Prompt {
+        ticket,
+        prompt_tokens: 5,
+        document_tokens: 3,
+        tokens_per_cell: 1,
+        layers: 2,
+        windows: Vec::new(),
+        kv_heads: 1,
+        kv_bytes_full: 80,
+    };
+    let now = story.now;
+    assert!(story.state.worker_reply(now, prompt, vec![0; 11]).is_err());
+    let document = Reply::Document {
+        document: info("a.txt"),
+    };
+    assert!(story.state.worker_reply(now, document, vec![0xff]).is_err());
+}

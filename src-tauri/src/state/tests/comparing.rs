@@ -1,0 +1,330 @@
+//! Comparisons: filled run by run, stopped, refused, left, exported.
+
+use kept_engine::fidelity::{
+    Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport,
+};
+use kept_engine::protocol::{Failure, MethodChoice};
+use serde_json::Value;
+
+use super::*;
+use crate::contract::{ComparisonState, Place};
+use crate::messages;
+
+/// The full cache's run of `ticket`.
+pub fn reference(ticket: u64) -> Reply {
+    Reply::Reference {
+        ticket,
+        seconds: 2.0,
+        report: Box::new(ReferenceReport {
+            run: "reference".into(),
+            method: "full".into(),
+            model: "mini".into(),
+            prompt_tokens: 100,
+            answer: "Because".into(),
+            answer_tokens: 2,
+            finish: kept_engine::Finish::End,
+            kv_bytes: 400,
+            first_token_seconds: 1.0,
+            decode_tokens_per_second: 8.0,
+            heads: vec![vec![HeadFigures {
+                sparsity: 0.5,
+                redundancy: 0.25,
+            }]],
+            wavelet: None,
+        }),
+    }
+}
+
+fn figures() -> MethodRun {
+    MethodRun {
+        budget_rows: 25,
+        rows_per_layer: vec![25, 25],
+        kv_bytes: 100,
+        cache: "f16".into(),
+        kv_bytes_full: 400,
+        prefill_seconds: 1.0,
+        select_seconds: 0.1,
+        first_token_seconds: 1.1,
+        decode_tokens_per_second: 9.0,
+        answer: "Because".into(),
+        same_answer: true,
+        fidelity: Fidelity {
+            kl: Some(0.01),
+            top1: Some(1.0),
+            attention_recall: Some(0.9),
+            attention_recall_per_layer: vec![0.9, 0.9],
+            kl_per_token: vec![0.01, 0.01],
+            first_kl: 0.0,
+        },
+        indices: IndexFigures {
+            jaccard: Some(0.5),
+            jaccard_first_head: Some(0.5),
+            layer_similarity: vec![vec![1.0, 0.5], vec![0.5, 1.0]],
+            position_histogram: vec![0.5, 0.5],
+            position_entropy: 0.69,
+            position_entropy_most: 0.69,
+        },
+        map: Default::default(),
+    }
+}
+
+fn run(ticket: u64, run: usize, result: Result<MethodRun, String>) -> Reply {
+    let method = MethodChoice {
+        name: "snapkv".into(),
+        parameters: vec![("w".into(), "8".into())],
+    };
+    Reply::Run {
+        ticket,
+        run,
+        seconds: 3.0,
+        report: Box::new(RunReport::new(&method, "25%", 100, result)),
+    }
+}
+
+fn two() -> Vec<Choice> {
+    let mut first = Choice::plain("snapkv", Some("25%"));
+    first.parameters.insert("w".into(), "8".into());
+    vec![first, Choice::plain("h2o", Some("4"))]
+}
+
+fn begun() -> (Story, u64) {
+    let mut story = Story::ready();
+    let id = story.state.compare(" Why? ", two()).expect("accepted");
+    (story, id)
+}
+
+#[test]
+fn runs_come_one_by_one_and_a_refused_one_stands_in_its_row() {
+    let (mut story, id) = begun();
+    let effects = story.look();
+    let sent = effects.iter().find_map(|effect| match effect {
+        Effect::Worker {
+            request:
+                Request::Compare {
+                    question,
+                    runs,
+                    max_tokens,
+                    ..
+                },
+            ..
+        } => Some((question.clone(), runs.clone(), *max_tokens)),
+        _ => None,
+    });
+    let (question, runs, max_tokens) = sent.expect("the worker is asked");
+    assert_eq!((question.as_str(), max_tokens), ("Why?", 64));
+    assert_eq!(runs[0].method.parameters, [("w".into(), "8".into())]);
+    assert_eq!(runs[1].budget.as_deref(), Some("4"));
+    story.hear(reference(id));
+    story.hear(run(id, 0, Ok(figures())));
+    let needed = "h2o needs a budget of at least 10 rows per head (5 recent, 4 sinks), but the budget is 4 of the prompt's 100 tokens; raise --budget to 10 or set less";
+    story.hear(run(id, 1, Err(needed.into())));
+    story.hear(Reply::Compared { ticket: id });
+    let comparison = story.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(comparison.state, ComparisonState::Done);
+    assert!(comparison.reference.is_some());
+    let results: Vec<_> = comparison.runs.iter().map(|r| r.result.clone()).collect();
+    let first = results[0].clone().expect("done").report;
+    assert_eq!(first.result.map(|r| r.kv_bytes), Some(100));
+    assert_eq!(
+        results[1].clone().expect("done").report.refused.as_deref(),
+        Some(
+            "H2O needs a budget of at least 10 rows per head, but the budget is 4 of the prompt's 100 tokens; raise the budget to 10 or set less in Advanced."
+        )
+    );
+    let told: Vec<&str> = story.events().iter().filter_map(name).collect();
+    assert_eq!(told, ["reference", "run", "run", "ended"]);
+    story.ask("And now?");
+}
+
+fn name(event: &AppEvent) -> Option<&'static str> {
+    match event {
+        AppEvent::ComparisonReference { .. } => Some("reference"),
+        AppEvent::ComparisonRun { .. } => Some("run"),
+        AppEvent::ComparisonEnded { .. } => Some("ended"),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_comparison_that_is_stopped_keeps_its_rows() {
+    let (mut story, id) = begun();
+    story.hear(reference(id));
+    story.hear(run(id, 0, Ok(figures())));
+    story.look();
+    story.state.stop_comparison();
+    assert_eq!(story.requests(), [Request::Stop { ticket: id }]);
+    story.hear(Reply::Failed {
+        ticket: Some(id),
+        what: Failure::Compare,
+        message: "stopped".into(),
+        stopped: true,
+    });
+    let comparison = story.state.snapshot().comparison.expect("a comparison");
+    assert_eq!(
+        (comparison.state, comparison.error),
+        (ComparisonState::Stopped, None)
+    );
+    assert!(comparison.runs[0].result.is_some() && comparison.runs[1].result.is_none());
+    story.look();
+    story.state.stop_comparison();
+    assert_eq!(story.requests(), [], "nothing runs any more");
+    story.ask("And now?");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_with_a_sentence() {
+    let mut story = Story::ready();
+    let refused = |story: &mut Story, question: &str, runs: Vec<Choice>| {
+        story.state.compare(question, runs).expect_err("refused")
+    };
+    assert_eq!(refused(&mut story, " ", two()), messages::EMPTY_QUESTION);
+    assert_eq!(
+        refused(&mut story, "Why?", Vec::new()),
+        messages::NOTHING_TO_COMPARE
+    );
+    let many = vec![Choice::plain("snapkv", None); 201];
+    assert!(refused(&mut story, "Why?", many).contains("201"));
+    let magic = vec![Choice::plain("magic", None)];
+    assert!(refused(&mut story, "Why?", magic).contains("'magic'"));
+    let zero = vec![Choice::plain("snapkv", Some("0%"))];
+    assert!(refused(&mut story, "Why?", zero).contains("0%"));
+    assert_eq!(story.state.snapshot().comparison, None);
+    story.ask("Why?");
+    assert_eq!(refused(&mut story, "Why?", two()), messages::BUSY);
+    let (mut story, _) = begun();
+    assert_eq!(refused(&mut story, "Why?", two()), messages::BUSY_COMPARING);
+    let asked = story.state.ask("Why?", Choice::plain("snapkv", None));
+    assert_eq!(asked, Err(messages::BUSY_COMPARING.to_owned()));
+}
+
+#[test]
+fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
+    let (mut story, id) = begun();
+    story.look();
+    story.state.open_sample();
+    let effects = story.look();
+    assert!(effects.iter().any(|effect| matches!(effect,
+        Effect::Worker { request: Request::Stop { ticket }, .. } if *ticket == id)));
+    assert!(effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Page(AppEvent::Comparison { comparison: None })
+    )));
+    assert_eq!(story.state.snapshot().comparison, None);
+    let turn = story.state.ask("Why?", Choice::plain("snapkv", None));
+    assert!(turn.is_ok());
+    assert_eq!(story.requests(), [], "the worker is still busy");
+    story.hear(run(id, 0, Ok(figures())));
+    story.hear(Reply::Failed {
+        ticket: Some(id),
+        what: Failure::Compare,
+        message: "stopped".into(),
+        stopped: true,
+    });
+    assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
+}
+
+#[test]
+fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
+    let (mut story, _) = begun();
+    story.look();
+    story.state.open_path("/a.txt".into());
+    assert_eq!(story.requests(), []);
+    story
+        .state
+        .replace_document(crate::contract::Replacement::Replace)
+        .expect("taken");
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::OpenDocument { .. }]
+    ));
+}
+
+/// One method twice, with other parameters: both reach the engine, and what is saved tells them apart.
+#[test]
+fn a_method_is_compared_with_itself_under_other_parameters() {
+    let mut runs = two();
+    runs[1] = runs[0].clone();
+    runs[1].parameters.insert("sinks".into(), "0".into());
+    let mut story = Story::ready();
+    let id = story.state.compare("Why?", runs).expect("accepted");
+    let sent = story.look().iter().find_map(|effect| match effect {
+        Effect::Worker {
+            request: Request::Compare { runs, .. },
+            ..
+        } => Some(runs.clone()),
+        _ => None,
+    });
+    let sent = sent.expect("the worker is asked");
+    story.hear(reference(id));
+    for (index, run) in sent.iter().enumerate() {
+        story.hear(Reply::Run {
+            ticket: id,
+            run: index,
+            seconds: 3.0,
+            report: Box::new(RunReport::new(&run.method, "25%", 100, Ok(figures()))),
+        });
+    }
+    let (_, json) = story.state.exported_comparison().expect("something");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let labels = [0, 1].map(|run| json["runs"][run]["label"].as_str().map(str::to_owned));
+    assert_eq!(
+        labels.map(Option::unwrap),
+        ["snapkv[w=8]", "snapkv[w=8,sinks=0]"]
+    );
+}
+
+/// What a method cannot be told is refused before anything is asked, in the sentence that stands at the field.
+#[test]
+fn parameters_are_checked_for_a_method_without_setting_them() {
+    let check = |method: &str, name: &str, value: &str| {
+        crate::state::check_method(method, &[(name.into(), value.into())].into())
+    };
+    assert_eq!(check("snapkv", "w", "8"), Ok(()));
+    assert_eq!(
+        check("snapkv", "kernel", "4"),
+        Err("“4” is not possible: kernel takes an odd whole number from 1.".to_owned())
+    );
+    assert!(check("snapkv", "nothing", "1").is_err());
+    assert!(check("nothing", "w", "8").is_err());
+}
+
+#[test]
+fn what_is_exported_is_what_the_terminal_prints() {
+    let (mut story, id) = begun();
+    assert_eq!(
+        story.state.exported_comparison(),
+        Err(messages::NO_COMPARISON.to_owned())
+    );
+    story.hear(reference(id));
+    story.hear(run(id, 0, Ok(figures())));
+    let (name, json) = story.state.exported_comparison().expect("something");
+    assert_eq!(name, "sample compared.json");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["complete"], false);
+    assert_eq!(json["reference"]["heads"][0][0]["sparsity"], 0.5);
+    assert_eq!(json["runs"].as_array().map(Vec::len), Some(1));
+    assert_eq!(json["runs"][0]["fidelity"]["kl"], 0.01);
+    assert_eq!(json["runs"][0]["parameters"][0], "w=8");
+    story.look();
+    let folder = std::path::Path::new("/home/ann/out.json");
+    story.state.comparison_written(folder, None);
+    let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    story.state.comparison_written(folder, Some(full));
+    let told: Vec<(Place, String)> = story
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            AppEvent::Notice {
+                r#where, message, ..
+            } => Some((r#where, message)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (Place::Comparison, messages::exported("out.json")),
+            (Place::Comparison, messages::not_exported("out.json")),
+        ]
+    );
+}

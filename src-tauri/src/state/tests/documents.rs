@@ -1,0 +1,406 @@
+//! Documents coming and going.
+
+use kept_engine::Finish;
+use kept_engine::protocol::{Failure, PartInfo};
+
+use super::*;
+use crate::contract::Replacement;
+use crate::messages;
+
+fn document(name: &str) -> Reply {
+    Reply::Document {
+        document: info(name),
+    }
+}
+
+#[test]
+fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
+    let mut story = Story::first_start();
+    let facts = story.document().expect("the sample");
+    assert!(facts.sample && !facts.beyond_box);
+    assert_eq!(facts.suggestions.len(), 5);
+    story.look();
+    story.hello();
+    let requests = story.requests();
+    assert!(matches!(&requests[0], Request::OpenModel { model, .. } if model == "mini"));
+    assert!(
+        matches!(&requests[1], Request::AdoptDocument { document } if document.name == "sample.txt")
+    );
+    let later = Story::after(Remembered {
+        started_before: true,
+        ..Remembered::default()
+    })
+    .document();
+    assert_eq!(later, None, "a closed document stays closed");
+}
+
+#[test]
+fn a_file_replaces_the_document_and_its_conversation() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.state.open_path("/home/ann/a b.pdf".into());
+    let asked = story.events();
+    assert_eq!(
+        asked,
+        [AppEvent::Replacing {
+            name: Some("a b.pdf".into())
+        }],
+        "something still runs: a person decides"
+    );
+    story
+        .state
+        .replace_document(Replacement::Replace)
+        .expect("taken");
+    assert_eq!(story.state.snapshot().opening.as_deref(), Some("a b.pdf"));
+    assert!(
+        story.document().is_some_and(|d| d.sample),
+        "until it is there"
+    );
+    assert_eq!(
+        story.requests(),
+        [Request::OpenDocument {
+            path: "/home/ann/a b.pdf".into()
+        }]
+    );
+    story.hear_bytes(document("a b.pdf"), "text é".as_bytes());
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    let snapshot = story.state.snapshot();
+    assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 0));
+    let facts = snapshot.document.expect("the file");
+    assert_eq!((facts.name.as_str(), facts.length), ("a b.pdf", 6));
+    story.hear(answered(ticket, "late", Finish::Stopped));
+    assert!(story.state.snapshot().turns.is_empty());
+}
+
+#[test]
+fn the_same_file_again_is_a_new_document() {
+    let mut story = Story::ready();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        story.state.open_path("/a.txt".into());
+        story.hear_bytes(document("a.txt"), b"a");
+        ids.push(story.document().expect("open").id);
+    }
+    assert!(ids[0] < ids[1]);
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_changes_nothing() {
+    let mut story = Story::ready();
+    let before = story.document();
+    story.state.open_path("/gone.txt".into());
+    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert_eq!(story.notices(), ["There is no file gone.txt."]);
+    assert_eq!(story.document(), before);
+    assert_eq!(story.state.snapshot().opening, None);
+}
+
+#[test]
+fn a_new_file_takes_the_place_of_one_that_is_being_opened() {
+    let mut story = Story::ready();
+    story.state.open_path("/slow.pdf".into());
+    story.look();
+    story.state.open_path("/other.txt".into());
+    assert_eq!(story.requests(), [Request::Stop { ticket: 0 }]);
+    assert_eq!(story.state.snapshot().opening.as_deref(), Some("other.txt"));
+    // The first comes all the same: not shown, and the worker is given back what is.
+    story.hear_bytes(document("slow.pdf"), b"slow");
+    assert!(story.document().is_some_and(|d| d.sample));
+    let requests = story.requests();
+    assert!(
+        matches!(requests.as_slice(), [Request::OpenDocument { path }, Request::AdoptDocument { document }]
+            if path.as_os_str() == "/other.txt" && document.name == "sample.txt"),
+        "{requests:?}"
+    );
+    story.hear_bytes(document("other.txt"), b"other");
+    assert!(story.document().is_some_and(|d| d.name == "other.txt"));
+}
+
+#[test]
+fn the_sample_wins_over_a_file_that_is_being_opened() {
+    let mut story = Story::ready();
+    story.state.open_path("/slow.pdf".into());
+    story.state.open_sample();
+    assert_eq!(story.state.snapshot().opening, None);
+    story.look();
+    story.hear(Reply::Failed {
+        ticket: None,
+        what: Failure::Document,
+        message: "stopped".into(),
+        stopped: true,
+    });
+    assert_eq!(story.notices(), [] as [&str; 0]);
+    assert!(story.document().is_some_and(|d| d.sample));
+}
+
+#[test]
+fn a_closed_document_leaves_an_empty_desk() {
+    let mut story = Story::ready();
+    story.ask("Why?");
+    story.state.close_document();
+    assert!(story.state.snapshot().turns.is_empty());
+    let effects = story.look();
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Save(Save::NoDocument)))
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Page(AppEvent::Document { document: None, .. })))
+    );
+    story.hear(Reply::Tokens {
+        tokens: 5,
+        at_least: false,
+        context: 9,
+        fits: true,
+        message: None,
+        streams: false,
+    });
+    assert_eq!(story.document(), None);
+}
+
+#[test]
+fn tokens_are_told_and_forgotten_with_the_model() {
+    let mut story = Story::ready();
+    story.hear(Reply::Tokens {
+        tokens: 1234,
+        at_least: false,
+        context: 2048,
+        fits: true,
+        message: None,
+        streams: false,
+    });
+    assert_eq!(story.document().and_then(|d| d.tokens), Some(1234));
+    story.state.choose_model_file("/other.gguf".into());
+    assert_eq!(story.document().and_then(|d| d.tokens), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_name_that_is_no_unicode_is_refused_with_a_sentence() {
+    use std::os::unix::ffi::OsStringExt;
+    let mut story = Story::ready();
+    let path = std::ffi::OsString::from_vec(b"/a\xff.txt".to_vec());
+    story.state.open_path(path.into());
+    let notices = story.notices();
+    assert!(notices[0].contains("not valid Unicode"), "{notices:?}");
+    assert_eq!(story.state.snapshot().opening, None);
+}
+
+#[test]
+fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.state.open_path("/slipped.pdf".into());
+    let how = story.state.replace_document(Replacement::Keep);
+    assert_eq!(how, Ok(()));
+    assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
+    story.hear(answered(ticket, "Because", Finish::End));
+    assert_eq!(story.turn().answer, "Because");
+    // Nothing waits any more.
+    story.look();
+    let how = story.state.replace_document(Replacement::Replace);
+    assert_eq!((how, story.requests()), (Ok(()), Vec::new()));
+}
+
+#[test]
+fn a_document_far_too_long_has_more_tokens_than_were_counted() {
+    let mut story = Story::ready();
+    for at_least in [true, false] {
+        story.hear(Reply::Tokens {
+            tokens: 36_693,
+            at_least,
+            context: 2048,
+            fits: false,
+            message: Some("it is too long".into()),
+            streams: false,
+        });
+        let document = story.document().expect("a document");
+        assert_eq!(
+            (document.tokens, document.more_tokens),
+            (Some(36_693), at_least)
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_not_opened_is_named_without_its_folder_and_the_systems_words() {
+    let mut story = Story::ready();
+    story.state.open_path("/home/ann/secret plans/a.txt".into());
+    story.look();
+    story.hear(failed(
+        Failure::Document,
+        "/home/ann/secret plans/a.txt could not be read (Input/output error (os error 5)): check the disk",
+    ));
+    assert_eq!(
+        story.notices(),
+        ["a.txt could not be read (the disk gave an error): check the disk."]
+    );
+}
+
+/// Two texts as the worker joins them: `one` and `two`, three bytes each, with a line between.
+fn both() -> Reply {
+    let part = |name: &str, start, end| PartInfo {
+        document: info(name),
+        start,
+        end,
+    };
+    Reply::Document {
+        document: DocumentInfo {
+            parts: vec![part("a.txt", 0, 3), part("b.txt", 4, 7)],
+            ..info("a.txt + b.txt")
+        },
+    }
+}
+
+/// `a.txt` is open, and a question about it was answered.
+fn answered_about_one() -> Story {
+    let mut story = Story::ready();
+    story.state.open_path("/a.txt".into());
+    story.hear_bytes(document("a.txt"), b"one");
+    let (_, ticket) = story.ask("Why?");
+    story.read(ticket, 2);
+    story.hear(answered(ticket, "Because", Finish::End));
+    story.look();
+    story
+}
+
+#[test]
+fn a_document_is_added_and_the_conversation_stays() {
+    let mut story = answered_about_one();
+    let id = story.document().expect("open").id;
+    story.state.add_path("/b.txt".into());
+    assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
+    let requests = story.requests();
+    let [Request::AddDocument { path }] = requests.as_slice() else {
+        panic!("{requests:?}")
+    };
+    assert_eq!(path.as_os_str(), "/b.txt");
+    story.hear_bytes(both(), b"one\ntwo");
+    let saved = story.look();
+    assert!(
+        saved
+            .iter()
+            .any(|e| matches!(e, Effect::Save(Save::Grown(d)) if d.id == id))
+    );
+    let snapshot = story.state.snapshot();
+    assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 1));
+    let facts = snapshot.document.expect("both");
+    let parts: Vec<(&str, usize, usize)> = (facts.documents.iter())
+        .map(|part| (part.name.as_str(), part.start, part.end))
+        .collect();
+    assert_eq!(parts, [("a.txt", 0, 3), ("b.txt", 4, 7)]);
+    assert_eq!((facts.id, facts.length), (id, 7));
+    // Nothing of it is changed while a question runs.
+    let (_, ticket) = story.ask("And now?");
+    story.state.add_path("/c.txt".into());
+    assert_eq!(story.notices(), [messages::BUSY_DOCUMENTS]);
+    let refused = story.state.remove_document(0);
+    assert_eq!(refused, Err(messages::BUSY_DOCUMENTS.to_owned()));
+    story.hear(answered(ticket, "So", Finish::End));
+
+    assert!(story.state.remove_document(2).is_err(), "there are two");
+    story.look();
+    story.state.remove_document(0).expect("asked for");
+    assert_eq!(story.requests(), [Request::RemoveDocument { part: 0 }]);
+    assert!(story.state.remove_document(0).is_err(), "one at a time");
+    story.hear_bytes(document("b.txt"), b"two");
+    let snapshot = story.state.snapshot();
+    assert_eq!(
+        story.state.remove_document(0),
+        Err(messages::NO_SUCH_DOCUMENT.to_owned())
+    );
+    let left = snapshot.document.expect("one is left");
+    assert_eq!((left.name.as_str(), left.documents.len()), ("b.txt", 0));
+    assert!(left.id > id && snapshot.turns.is_empty());
+}
+
+#[test]
+fn a_file_does_not_take_the_place_of_a_conversation_without_a_word() {
+    let mut story = answered_about_one();
+    story.state.open_path("/b.txt".into());
+    assert_eq!(
+        story.events(),
+        [AppEvent::Replacing {
+            name: Some("b.txt".into())
+        }]
+    );
+    story
+        .state
+        .replace_document(Replacement::Add)
+        .expect("taken");
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::AddDocument { .. }]
+    ));
+    // The sample's conversation is no loss.
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    story.hear(answered(ticket, "Because", Finish::End));
+    story.state.open_path("/b.txt".into());
+    assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
+}
+
+#[test]
+fn files_that_are_dropped_together_are_read_together() {
+    let mut story = Story::ready();
+    let paths = ["/a.txt", "/gone.txt", "/b.txt"];
+    story
+        .state
+        .open_paths(paths.iter().map(Into::into).collect());
+    story.look();
+    story.hear_bytes(document("a.txt"), b"one");
+    let added = |story: &mut Story| match story.requests().as_slice() {
+        [Request::AddDocument { path }] => path.display().to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(added(&mut story), "/gone.txt");
+    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
+    assert_eq!(added(&mut story), "/b.txt");
+    story.hear_bytes(both(), b"one\ntwo");
+    assert_eq!(story.document().map(|d| d.documents.len()), Some(2));
+    // Where the first cannot be opened, the next takes its place: it is not joined to what was there.
+    let mut other = Story::ready();
+    other
+        .state
+        .open_paths(vec!["/gone.txt".into(), "/m.gguf".into(), "/b.txt".into()]);
+    assert!(
+        other
+            .requests()
+            .iter()
+            .any(|r| matches!(r, Request::OpenModel { .. }))
+    );
+    other.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    assert!(matches!(
+        other.requests().as_slice(),
+        [Request::OpenDocument { path }] if path.as_os_str() == "/b.txt"
+    ));
+    // A worker that died in between is given both again.
+    story.state.worker_died("The engine was ended.");
+    story.look();
+    story.hello();
+    let parts = story.requests().into_iter().find_map(|r| match r {
+        Request::AdoptDocument { document } => Some(document.parts.len()),
+        _ => None,
+    });
+    assert_eq!(parts, Some(2));
+}
+
+#[test]
+fn what_is_left_of_documents_that_are_no_longer_open_is_not_shown() {
+    let mut story = answered_about_one();
+    story.state.add_path("/b.txt".into());
+    story.hear_bytes(both(), b"one\ntwo");
+    story.state.remove_document(0).expect("asked for");
+    story.state.open_sample();
+    story.look();
+    story.hear_bytes(document("b.txt"), b"two");
+    assert!(story.document().is_some_and(|d| d.sample));
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::AdoptDocument { document }] if document.name == "sample.txt"
+    ));
+}

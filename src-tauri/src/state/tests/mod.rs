@@ -1,0 +1,246 @@
+//! Stories told to the desk without a worker, a store or a page: replies in, effects out.
+
+mod asking;
+mod comparing;
+mod documents;
+mod library;
+mod life;
+mod limits;
+mod models;
+mod vault;
+
+use std::time::{Duration, Instant};
+
+use kept_engine::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
+
+use super::*;
+use crate::contract::{Choice, DocumentFacts};
+
+/// A desk, the clock, and what has come out since it was last looked at.
+struct Story {
+    state: AppState,
+    now: Instant,
+    seen: Vec<Effect>,
+    generation: u64,
+}
+
+impl Story {
+    fn first_start() -> Self {
+        Self::after(Remembered::default())
+    }
+
+    fn after(remembered: Remembered) -> Self {
+        Self {
+            state: AppState::new(remembered, true),
+            now: Instant::now(),
+            seen: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    /// A first start with the worker and `mini` there.
+    fn ready() -> Self {
+        let mut story = Self::first_start();
+        story.hello();
+        story.hear(model("mini"));
+        story.look();
+        story
+    }
+
+    fn hello(&mut self) {
+        self.generation += 1;
+        self.state.worker_hello(self.generation, Vec::new());
+    }
+
+    fn hear(&mut self, reply: Reply) {
+        self.hear_bytes(reply, &[]);
+    }
+
+    fn hear_bytes(&mut self, reply: Reply, bytes: &[u8]) {
+        self.state
+            .worker_reply(self.now, reply, bytes.to_vec())
+            .expect("a reply that makes sense");
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.state.tick(self.now);
+    }
+
+    /// What has happened since the last look.
+    fn look(&mut self) -> &[Effect] {
+        self.seen = self.state.take_effects();
+        &self.seen
+    }
+
+    fn requests(&mut self) -> Vec<Request> {
+        let request = |effect: &Effect| match effect {
+            Effect::Worker { request, .. } => Some(request.clone()),
+            _ => None,
+        };
+        self.look().iter().filter_map(request).collect()
+    }
+
+    fn events(&mut self) -> Vec<AppEvent> {
+        let event = |effect: &Effect| match effect {
+            Effect::Page(event) => Some(event.clone()),
+            _ => None,
+        };
+        self.look().iter().filter_map(event).collect()
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        self.events().into_iter().filter_map(notice).collect()
+    }
+
+    fn document(&mut self) -> Option<DocumentFacts> {
+        self.state.snapshot().document
+    }
+
+    fn turn(&mut self) -> Turn {
+        let turn = self.state.snapshot().turns.pop();
+        turn.expect("a turn")
+    }
+
+    /// Asks; the turn and the worker's ticket.
+    fn ask(&mut self, question: &str) -> (u64, u64) {
+        self.look();
+        let turn = self
+            .state
+            .ask(question, Choice::plain("snapkv", None))
+            .expect("accepted");
+        let asked = self.requests();
+        match asked.as_slice() {
+            [Request::Ask { ticket, .. }] => (turn, *ticket),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A map of three tokens in two layers with one head; `layers` of them there.
+    fn read(&mut self, ticket: u64, layers: usize) {
+        let ends: Vec<u8> = [1u32, 2, 3].iter().flat_map(|e| e.to_le_bytes()).collect();
+        self.hear_bytes(
+            Reply::Prompt {
+                ticket,
+                prompt_tokens: 5,
+                document_tokens: 3,
+                tokens_per_cell: 1,
+                layers: 2,
+                windows: Vec::new(),
+                kv_heads: 1,
+                kv_bytes_full: 80,
+            },
+            &ends,
+        );
+        for layer in 0..layers {
+            self.hear_bytes(Reply::Layer { ticket, layer }, &[1, 0, 1]);
+        }
+    }
+}
+
+fn notice(event: AppEvent) -> Option<String> {
+    match event {
+        AppEvent::Notice { message, .. } => Some(message),
+        _ => None,
+    }
+}
+
+fn model(choice: &str) -> Reply {
+    Reply::Model {
+        model: kept_engine::protocol::ModelFacts {
+            name: choice.into(),
+            choice: choice.into(),
+            file: format!("{choice}.gguf"),
+            quantisation: "Q8_0".into(),
+            architecture: "llama".into(),
+            layers: 2,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 8,
+            context: 2048,
+            parameters: 1,
+            weights_bytes: 1,
+            bytes_per_row: 16,
+            stretch: None,
+            can_think: false,
+            computes_on: "the processor".into(),
+            why_processor: None,
+        },
+    }
+}
+
+fn failed(what: kept_engine::protocol::Failure, message: &str) -> Reply {
+    Reply::Failed {
+        ticket: None,
+        what,
+        message: message.into(),
+        stopped: false,
+    }
+}
+
+fn info(name: &str) -> DocumentInfo {
+    DocumentInfo {
+        name: name.into(),
+        ..crate::sample::document().0
+    }
+}
+
+fn token(ticket: u64, text: &str) -> Reply {
+    Reply::Token {
+        ticket,
+        text: text.into(),
+    }
+}
+
+fn memory_now() -> MemoryNow {
+    MemoryNow {
+        weights: 7,
+        kept: 20,
+        kept_full: 80,
+        tables: 0,
+        scratch: 3,
+        resident: None,
+        available: Some(100),
+        total: Some(200),
+    }
+}
+
+fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
+    Reply::Answered {
+        ticket,
+        answer: AnswerFacts {
+            text: text.into(),
+            finish,
+            method: "snapkv".into(),
+            cache: "f16".into(),
+            chosen: None,
+            streamed: false,
+            model: "mini".into(),
+            prompt_tokens: 5,
+            answer_tokens: 2,
+            rows_per_layer: vec![2, 3],
+            kv_bytes: 20,
+            kv_bytes_full: 80,
+            peak_bytes: None,
+            prefill_seconds: 1.0,
+            select_seconds: 0.1,
+            decode_seconds: 0.5,
+            decode_tokens_per_second: 4.0,
+            first_token_seconds: 1.1,
+            sources: vec![SourceInfo {
+                start: 4,
+                end: 9,
+                start16: 3,
+                end16: 8,
+                page: None,
+                document: None,
+                text: "words".into(),
+                weight: 0.5,
+                kept: 1.0,
+            }],
+            notes: Vec::new(),
+            memory: memory_now(),
+            vault: Box::new(kept_engine::vault::VaultUse::none(5)),
+        },
+    }
+}

@@ -1,0 +1,299 @@
+//! What is kept on disk, documents beyond the model's context, and the choice that is made for a person.
+
+use kept_engine::protocol::{Estimate, Failure};
+use kept_engine::{AUTO, Chosen, Finish, Method};
+
+use super::*;
+
+fn told(ticket: u64, documents: usize) -> Reply {
+    Reply::Vaults {
+        ticket,
+        kind: "q8_0".into(),
+        folder: "/home/ann/.cache/kept/vaults".into(),
+        documents,
+        bytes: 512,
+        budget: 1 << 30,
+    }
+}
+
+fn kept(story: &mut Story) -> Vec<(u64, String, Option<u64>)> {
+    let of = |request: Request| match request {
+        Request::KeepDocuments {
+            ticket,
+            kind,
+            budget,
+        } => Some((ticket, kind, budget)),
+        _ => None,
+    };
+    story.requests().into_iter().filter_map(of).collect()
+}
+
+#[test]
+fn the_worker_is_told_how_documents_are_kept_and_again_when_that_changes() {
+    let mut story = Story::first_start();
+    story.look();
+    story.hello();
+    let first = kept(&mut story);
+    assert_eq!((first[0].1.as_str(), first[0].2), ("q8_0", None));
+    story.hear(told(first[0].0, 2));
+    let vault = story.state.snapshot().vault.expect("told");
+    assert_eq!((vault.documents, vault.bytes), (2, 512));
+    assert_eq!(story.notices(), [] as [&str; 0], "nobody asked for it");
+
+    let mut settings = story.state.settings().clone();
+    settings.zoom = 120;
+    story.state.save_settings(settings.clone()).expect("taken");
+    assert_eq!(kept(&mut story), [], "that has nothing to do with it");
+    settings.keep = "f16".into();
+    settings.keep_budget = Some("2 GiB".into());
+    story.state.save_settings(settings.clone()).expect("taken");
+    let changed = kept(&mut story);
+    assert_eq!(
+        (changed[0].1.as_str(), changed[0].2),
+        ("f16", Some(2 << 30))
+    );
+    // Another worker is told as well.
+    story.hello();
+    assert_eq!(kept(&mut story)[0].1, "f16");
+
+    for (keep, budget, named) in [
+        ("q4", None, "“q4”"),
+        ("off", Some("much"), "“much”"),
+        ("off", Some("25%"), "“25%”"),
+    ] {
+        settings.keep = keep.into();
+        settings.keep_budget = budget.map(str::to_owned);
+        let refused = story.state.save_settings(settings.clone());
+        let refused = refused.expect_err("nonsense");
+        assert!(refused.contains(named), "{refused}");
+    }
+    assert_eq!(story.state.settings().keep, "f16");
+}
+
+#[test]
+fn forgetting_everything_says_what_stays() {
+    for (left, says) in [(0, "Nothing is kept"), (1, "1 document is in use")] {
+        let mut story = Story::ready();
+        story.state.clear_vault().expect("asked for");
+        let ticket = match story.requests().as_slice() {
+            [Request::ClearVaults { ticket }] => *ticket,
+            other => panic!("{other:?}"),
+        };
+        story.hear(told(ticket, left));
+        let notices = story.notices();
+        assert!(notices[0].starts_with(says), "{notices:?}");
+    }
+    let mut story = Story::ready();
+    story.state.clear_vault().expect("asked for");
+    story.hear(failed(Failure::Vaults, "there is no home folder"));
+    assert_eq!(story.notices(), ["There is no home folder."]);
+    assert_eq!(story.state.snapshot().vault, None);
+    let mut story = Story::first_start();
+    assert!(story.state.clear_vault().is_err(), "no worker yet");
+}
+
+#[test]
+fn what_an_answer_left_in_the_vault_is_looked_up() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    let Reply::Answered { mut answer, .. } = answered(ticket, "So", Finish::End) else {
+        unreachable!()
+    };
+    answer.vault.written = true;
+    answer.vault.tokens_from_vault = 3;
+    story.hear(Reply::Answered { ticket, answer });
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::Vaults { .. }]
+    ));
+    let facts = story.turn().facts.expect("facts");
+    assert_eq!(facts.tokens_from_vault, 3);
+}
+
+fn long(story: &mut Story) {
+    story.hear(Reply::Tokens {
+        tokens: 120_000,
+        at_least: true,
+        context: 8192,
+        fits: true,
+        message: Some("how it will be read".into()),
+        streams: true,
+    });
+}
+
+#[test]
+fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other() {
+    let mut story = Story::ready();
+    long(&mut story);
+    let document = story.document().expect("open");
+    assert_eq!(document.too_long, None);
+    let said = document.streaming.expect("how it will be read");
+    for part in ["more than 120,000", "8,192", "approximate"] {
+        assert!(said.contains(part), "{said}");
+    }
+    story.look();
+    for method in kept_engine::policies::methods() {
+        let choice = Choice::plain(method.name, None);
+        let able = kept_engine::policies::STREAMING.contains(&method.name);
+        let estimated = story.state.estimate(choice.clone());
+        assert_eq!(estimated.is_ok(), able, "{}", method.name);
+        let compared = story.state.compare("Why?", vec![choice]);
+        assert!(compared.expect_err("refused").contains("full cache"));
+    }
+    let refused = story.state.ask("Why?", Choice::plain("snapkv", None));
+    let refused = refused.expect_err("it cannot");
+    assert!(refused.starts_with("SnapKV cannot read"), "{refused}");
+    assert!(story.state.snapshot().turns.is_empty());
+    story.look();
+    story
+        .state
+        .ask("Why?", Choice::plain(AUTO, None))
+        .expect("Automatic finds one");
+    match story.requests().as_slice() {
+        [Request::Ask { method, budget, .. }] => {
+            assert_eq!((method.name.as_str(), budget), (AUTO, &None));
+        }
+        other => panic!("{other:?}"),
+    }
+    // With another model it may fit.
+    story.state.clear_conversation();
+    story.state.choose_model_file("/other.gguf".into());
+    assert_eq!(story.document().and_then(|d| d.streaming), None);
+}
+
+#[test]
+fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_not() {
+    let budget = |story: &mut Story, choice: Choice| {
+        story.look();
+        story.state.ask("Why?", choice).expect("accepted");
+        let budget = match story.requests().as_slice() {
+            [Request::Ask { budget, .. }] => budget.clone(),
+            other => panic!("{other:?}"),
+        };
+        story.state.clear_conversation();
+        story.look();
+        budget
+    };
+    let sample = || Story::ready();
+    let auto = |given: Option<&str>| Choice::plain(AUTO, given);
+    assert_eq!(budget(&mut sample(), auto(None)).as_deref(), Some("25%"));
+    assert_eq!(
+        budget(&mut sample(), auto(Some("512"))).as_deref(),
+        Some("512")
+    );
+    assert_eq!(budget(&mut sample(), Choice::plain("full", None)), None);
+    let mut own = Story::ready();
+    own.state.open_path("/a.txt".into());
+    own.hear_bytes(
+        Reply::Document {
+            document: info("a.txt"),
+        },
+        b"a",
+    );
+    assert_eq!(budget(&mut own, auto(None)), None);
+}
+
+fn chosen() -> Chosen {
+    Chosen {
+        method: Method {
+            name: "snapkv".into(),
+            parameters: Vec::new(),
+        },
+        rows: 25,
+        cache: kept_engine::kernels::CacheType::F32,
+        expected_bytes: 1,
+        free_bytes: None,
+        kl: Some(0.0),
+        right: Some(1.0),
+        reason: "snapkv, 25 rows; fits 1 GiB free".into(),
+    }
+}
+
+#[test]
+fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
+    let mut story = Story::ready();
+    let mut waiting = story
+        .state
+        .estimate(Choice::plain(AUTO, None))
+        .expect("asked");
+    let ticket = match story.requests().as_slice() {
+        [Request::Estimate { ticket, .. }] => *ticket,
+        other => panic!("{other:?}"),
+    };
+    let estimate = Estimate {
+        prompt_tokens: 100,
+        rows: 25,
+        kv_bytes: 1,
+        kv_bytes_full: 4,
+        weights: 1,
+        scratch: 1,
+        note: Some(format!("auto chooses {}; a note besides", chosen().reason)),
+        cache: "f16".into(),
+        chosen: Some(Box::new(chosen())),
+        tokens_from_vault: 90,
+        fitted: None,
+    };
+    story.hear(Reply::Estimate { ticket, estimate });
+    let found = waiting.try_recv().expect("answered").expect("an estimate");
+    assert_eq!(found.note.as_deref(), Some("A note besides."));
+    assert_eq!(found.tokens_from_vault, 90);
+    let taken = found.chosen.expect("a choice");
+    assert_eq!((taken.method.as_str(), taken.rows), ("snapkv", 25));
+    assert!(taken.reason.starts_with("25 % of the sample is kept"));
+
+    let (_, ticket) = story.ask("Why?");
+    let Reply::Answered { mut answer, .. } = answered(ticket, "So", Finish::End) else {
+        unreachable!()
+    };
+    answer.chosen = Some(Box::new(chosen()));
+    answer.streamed = true;
+    answer.notes = vec![
+        format!("chose {}", chosen().reason),
+        "read in streaming mode, which is approximate: of 9 tokens".into(),
+        "the model ended without an answer".into(),
+    ];
+    story.hear(Reply::Answered { ticket, answer });
+    let facts = story.turn().facts.expect("facts");
+    assert!(facts.streamed && facts.chosen.is_some());
+    assert_eq!(facts.notes.len(), 2, "{:?}", facts.notes);
+    assert!(facts.notes[0].starts_with("Read in streaming mode"));
+    assert_eq!(facts.notes[1], "The model ended without an answer.");
+}
+
+#[test]
+fn rows_are_stored_as_the_settings_say_in_every_request() {
+    let mut story = Story::ready();
+    let (_, ticket) = story.ask("Why?");
+    assert_eq!(story.turn().cache, None, "left to the engine");
+    story.hear(answered(ticket, "So", Finish::End));
+    assert_eq!(story.turn().facts.expect("facts").cache, "f16");
+
+    let mut settings = story.state.settings().clone();
+    settings.cache = Some("q8_0".into());
+    story.state.save_settings(settings.clone()).expect("taken");
+    story.look();
+    story
+        .state
+        .estimate(Choice::plain("snapkv", None))
+        .expect("accepted");
+    story
+        .state
+        .ask("Why?", Choice::plain("snapkv", None))
+        .expect("accepted");
+    let told: Vec<Option<String>> = (story.requests().into_iter())
+        .filter_map(|request| match request {
+            Request::Estimate { cache, .. } | Request::Ask { cache, .. } => Some(cache),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [Some("q8_0".to_owned()), Some("q8_0".to_owned())]);
+    assert_eq!(story.turn().cache.as_deref(), Some("q8_0"));
+
+    settings.cache = Some("q2".into());
+    let refused = story.state.save_settings(settings).expect_err("nonsense");
+    assert!(
+        refused.contains("“q2”") && refused.contains("q4_0"),
+        "{refused}"
+    );
+    assert_eq!(story.state.settings().cache.as_deref(), Some("q8_0"));
+}

@@ -1,0 +1,85 @@
+//! What is kept on disk of documents that were read: how the worker is told, what it says of it, and forgetting it.
+
+use kept_engine::policies::Budget;
+use kept_engine::protocol::Request;
+
+use super::AppState;
+use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault, WorkerStatus};
+use crate::messages::{self, present_error};
+
+/// The ways to keep what was read; the first does not.
+const KINDS: [&str; 3] = ["off", "q8_0", "f16"];
+
+/// Whether documents can be kept so: the bytes that they may take, if they are limited.
+pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
+    if !KINDS.contains(&settings.keep.as_str()) {
+        return Err(messages::keeping(&settings.keep));
+    }
+    let Some(typed) = &settings.keep_budget else {
+        return Ok(None);
+    };
+    match typed.parse() {
+        Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
+        _ => Err(messages::keep_budget(typed)),
+    }
+}
+
+impl AppState {
+    /// Tells the worker how documents are kept from now on.
+    pub(super) fn say_keeping(&mut self) {
+        let ticket = self.ticket();
+        // What does not hold was refused when it was typed, or is of a newer version.
+        let budget = check_keeping(&self.settings).unwrap_or_default();
+        let kind = self.settings.keep.clone();
+        self.say(
+            Request::KeepDocuments {
+                ticket,
+                kind,
+                budget,
+            },
+            None,
+        );
+    }
+
+    /// Asks the worker what is kept now.
+    pub(super) fn look_into_vault(&mut self) {
+        let ticket = self.ticket();
+        self.say(Request::Vaults { ticket }, None);
+    }
+
+    pub(super) fn vault_told(&mut self, ticket: u64, vault: Vault) {
+        if self.clearing == Some(ticket) {
+            self.clearing = None;
+            let said = messages::vault_cleared(vault.documents);
+            self.notice(NoticeKind::Info, Place::Settings, said);
+        }
+        self.set_vault(Some(vault));
+    }
+
+    pub(super) fn vault_failed(&mut self, message: &str) {
+        self.clearing = None;
+        tracing::warn!(message, "the vault cannot be used");
+        self.notice(NoticeKind::Error, Place::Settings, present_error(message));
+        self.set_vault(None);
+    }
+
+    fn set_vault(&mut self, vault: Option<Vault>) {
+        self.vault = vault.clone();
+        self.tell(AppEvent::Vault { vault });
+    }
+
+    /// Removes what is kept of documents, but what is in use. Why it cannot be asked for, in one sentence.
+    pub fn clear_vault(&mut self) -> Result<(), String> {
+        match self.worker.state {
+            WorkerStatus::Ready => {}
+            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
+            WorkerStatus::Starting | WorkerStatus::Restarting => {
+                return Err(messages::ENGINE_NOT_YET.to_owned());
+            }
+        }
+        let ticket = self.ticket();
+        self.clearing = Some(ticket);
+        self.say(Request::ClearVaults { ticket }, None);
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! The real worker, killed and replaced: the window says what happened, starts it again, and nothing typed or answered is lost.
+
+#![cfg(unix)]
+
+use crate::common::{Window, prose, script};
+use kept_app::contract::{AppEvent, Choice, Phase, TurnState, WorkerStatus};
+use kept_app::state::MapPlace;
+
+const KILLED: &str =
+    "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
+    let window = Window::open().await;
+    let snapshot = window.until_ready().await;
+    assert!(
+        snapshot
+            .methods
+            .iter()
+            .any(|method| method.name == "snapkv")
+    );
+    let question = snapshot.document.expect("the sample").suggestions[0].clone();
+    let estimate = window
+        .effects
+        .with(|state| state.estimate(Choice::plain("snapkv", None)))
+        .expect("accepted")
+        .await
+        .expect("answered")
+        .expect("estimated");
+    assert!(estimate.memory.kept < estimate.memory.kept_full);
+
+    let id = window.ask(&question);
+    let done = window
+        .until("the answer", |s| {
+            s.turns.iter().any(|t| t.state == TurnState::Done)
+        })
+        .await;
+    let turn = done.turns[0].clone();
+    assert!(turn.answer.contains("crimson"), "{}", turn.answer);
+    assert!(!turn.sources.is_empty());
+    let facts = turn.facts.as_ref().expect("facts");
+    assert_eq!(facts.finish, "end");
+    assert!(facts.kept_bytes < facts.full_bytes);
+    let counts = {
+        let map = window.effects.map(id).await.expect("a map");
+        let map = kept_app::state::lock(&map);
+        assert_eq!(map.layers_done(), map.layers());
+        map.counts(None)
+    };
+    assert!(counts.iter().any(|&count| count > 0));
+    {
+        let heard = window.heard.lock().expect("whole");
+        let place = |wanted: &dyn Fn(&AppEvent) -> bool| heard.iter().position(wanted);
+        let reading =
+            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Reading));
+        let answering =
+            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Answering));
+        let done =
+            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Done));
+        assert!(reading.is_some() && reading < answering && answering < done);
+        assert!(place(&|e| matches!(e, AppEvent::Map { .. })) < done);
+        assert!(
+            heard
+                .iter()
+                .any(|e| matches!(e, AppEvent::Progress { memory, .. } if memory.weights > 0))
+        );
+    }
+
+    window
+        .effects
+        .with(|state| state.save_draft("and then?".into()));
+    let folder = window.close().await;
+    let window = Window::with(folder, crate::common::kept_worker()).await;
+    let again = window.snapshot();
+    assert_eq!(again.turns, [turn]);
+    assert_eq!(again.draft, "and then?");
+    assert!(matches!(
+        window.effects.with(|state| state.map(id)),
+        Ok(MapPlace::InStore)
+    ));
+    let map = window
+        .effects
+        .map(id)
+        .await
+        .expect("the map from the store");
+    assert_eq!(kept_app::state::lock(&map).counts(None), counts);
+    window.until_ready().await;
+    assert!(window.ask("Why?") > id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_idle() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    window.kill();
+    window
+        .until_heard("a sentence", |event| {
+            matches!(event, AppEvent::Notice { message, .. } if message.starts_with(KILLED))
+        })
+        .await;
+    window.until_ready().await;
+    let workers = window.workers();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    window.ask("What is the locker code of Ann Quorvin?");
+    let done = window
+        .until("the answer", |s| !s.turns[0].state.is_running())
+        .await;
+    assert!(done.turns[0].answer.contains("4711"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_reading() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    window.open_slow_model().await;
+    window.open_text("long é.txt", &prose(10_000)).await;
+    window.until_ready().await;
+    window.ask("Why?");
+    window
+        .until_heard("reading", |event| {
+            matches!(event, AppEvent::Progress { progress, .. }
+                if progress.phase == Phase::Reading && progress.tokens_done > 0)
+        })
+        .await;
+    window.kill();
+    let failed = window
+        .until("the failure", |s| s.turns[0].state == TurnState::Failed)
+        .await;
+    let turn = &failed.turns[0];
+    assert_eq!(turn.question, "Why?");
+    let error = turn.error.as_deref().expect("a sentence");
+    assert!(
+        error.starts_with(KILLED) && error.ends_with("ask again."),
+        "{error}"
+    );
+    let back = window.until_ready().await;
+    assert_eq!(back.document.map(|d| d.name).as_deref(), Some("long é.txt"));
+    assert_eq!(back.model.map(|m| m.file).as_deref(), Some("slow.gguf"));
+    window.ask("Why?");
+    window
+        .until("reading again", |s| s.turns[1].state == TurnState::Reading)
+        .await;
+    window.effects.with(|state| state.stop());
+    window
+        .until("the stop", |s| s.turns[1].state == TurnState::Stopped)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_answering() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    window.open_slow_model().await;
+    window.open_text("short.txt", &prose(200)).await;
+    window.until_ready().await;
+    let mut settings = window.snapshot().settings;
+    settings.max_tokens = 20_000;
+    window
+        .effects
+        .with(|state| state.save_settings(settings))
+        .expect("accepted");
+    let id = window.ask("Why?");
+    let before = window
+        .until("some of the answer", |s| s.turns[0].answer.len() > 20)
+        .await;
+    window.kill();
+    let failed = window
+        .until("the failure", |s| s.turns[0].state == TurnState::Failed)
+        .await;
+    assert!(failed.turns[0].answer.starts_with(&before.turns[0].answer));
+    assert!(failed.turns[0].has_map);
+    assert!(window.effects.map(id).await.is_ok());
+    window.until_ready().await;
+
+    // And the same while it is stopped by the person: the text so far stands.
+    window.ask("Why?");
+    window
+        .until("some of the answer", |s| s.turns[1].answer.len() > 20)
+        .await;
+    window.effects.with(|state| state.stop());
+    let stopped = window
+        .until("the stop", |s| s.turns[1].state == TurnState::Stopped)
+        .await;
+    assert!(stopped.turns[1].answer.len() > 20);
+    assert!(stopped.turns[1].facts.is_some());
+}
+
+/// One that was halted does not hear that its input has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_worker_ends_with_the_window() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    let id = window.workers().pop().expect("a worker");
+    let process = std::path::PathBuf::from(format!("/proc/{id}"));
+    let halted = std::process::Command::new("kill")
+        .args(["-STOP", &id])
+        .status();
+    assert!(halted.expect("kill runs").success());
+    window.close().await;
+    // Where there is no such folder of processes, that it closes at all has to do.
+    assert!(!process.exists(), "it is still there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_by_hand() {
+    let window = Window::open().await;
+    window.until_ready().await;
+    window.effects.with(|state| state.restart_worker());
+    window
+        .until("another worker", |_| window.workers().len() == 2)
+        .await;
+    window.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_worker_is_named_and_can_be_mended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("worker.sh");
+    let window = Window::with(folder, program.clone()).await;
+    let failed = window
+        .until("giving up", |s| s.worker.state == WorkerStatus::Failed)
+        .await;
+    let message = failed.worker.message.expect("a sentence");
+    assert!(
+        message.contains("worker.sh") && !message.contains(&program.display().to_string()),
+        "its name, not its folder: {message}"
+    );
+    assert!(message.contains("no such file"), "{message}");
+    // Not allowed to run is named too.
+    std::fs::write(&program, "").expect("written");
+    window.heard.lock().expect("whole").clear();
+    window.effects.with(|state| state.restart_worker());
+    window
+        .until_heard("the other reason", |event| {
+            matches!(event, AppEvent::Worker { worker } if worker.message.as_deref().is_some_and(|m| m.contains("may not be run")))
+        })
+        .await;
+    script(
+        window.folder.path(),
+        &format!("exec '{}'", crate::common::kept_worker().display()),
+    );
+    window.effects.with(|state| state.restart_worker());
+    window.until_ready().await;
+}
+
+async fn gives_up(lines: &str, named: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let count = folder.path().join("starts");
+    let program = script(
+        folder.path(),
+        &format!("echo >> '{}'\n{lines}", count.display()),
+    );
+    let window = Window::with(folder, program).await;
+    let failed = window
+        .until("giving up", |s| s.worker.state == WorkerStatus::Failed)
+        .await;
+    let message = failed.worker.message.expect("a sentence");
+    assert!(message.contains(named), "{message}");
+    assert!(message.contains("third time"), "{message}");
+    let starts = std::fs::read_to_string(count).expect("counted");
+    assert_eq!(starts.lines().count(), 3);
+    assert!(window.snapshot().document.is_some(), "the window lives");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_exits_at_once_is_given_up() {
+    gives_up(
+        "echo no such library >&2; exit 127",
+        "code 127: no such library",
+    )
+    .await;
+    gives_up("exit 0", "ended on its own (code 0)").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_prints_garbage_is_given_up() {
+    gives_up(
+        "echo hello world, this is no frame; sleep 1000",
+        "does not understand",
+    )
+    .await;
+    gives_up(
+        "printf '\\2\\0\\0\\0\\0{}'; sleep 1000",
+        "does not understand",
+    )
+    .await;
+}

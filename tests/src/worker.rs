@@ -1,0 +1,260 @@
+//! The window's end of the pipes: starts `kept-worker`, says requests, collects replies. Anything on its standard output that
+//! is no frame fails the test.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::golden::repository;
+use crate::terminal;
+use kept_engine::protocol::{
+    Frame, Kind, MethodChoice, ProtocolError, Reply, Request, read_frame, write_frame,
+};
+
+/// Nothing takes this long even on a busy machine; what does hangs.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A reply with its bytes.
+pub type Said = (Reply, Vec<u8>);
+
+/// A running worker. Dropping it kills it.
+pub struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    replies: Receiver<Result<Said, ProtocolError>>,
+    stderr: Option<JoinHandle<String>>,
+    vaults: tempfile::TempDir,
+}
+
+/// How a worker ended.
+pub struct Ended {
+    /// Its exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// All that it wrote there.
+    pub stderr: String,
+    /// How long that took.
+    pub after: Duration,
+    /// What it said since it was last listened to.
+    pub said: Vec<Said>,
+    /// Names of the files in the vaults' folder.
+    pub left: Vec<String>,
+}
+
+impl Worker {
+    /// Starts one and hears its first message.
+    pub fn start() -> Self {
+        let worker = Self::start_with(&[]);
+        let (hello, _) = worker.next();
+        assert!(matches!(hello, Reply::Hello { .. }), "{hello:?}");
+        worker
+    }
+
+    /// Starts one with variables of the environment set.
+    pub fn start_with(variables: &[(&str, &str)]) -> Self {
+        Self::start_as(&[], variables)
+    }
+
+    /// Starts one with words on its command line and variables of the environment set.
+    pub fn start_as(words: &[&str], variables: &[(&str, &str)]) -> Self {
+        let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
+        // Never where the person at this computer has theirs.
+        let vaults = tempfile::tempdir().expect("a temporary folder");
+        let mut child = Command::new(terminal::program().with_file_name(name))
+            .args(words)
+            .env_remove("KEPT_LOG")
+            .env("KEPT_VAULTS", vaults.path())
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kept-worker starts");
+        let mut stdout = child.stdout.take().expect("a pipe");
+        let mut stderr = child.stderr.take().expect("a pipe");
+        let (send, replies) = channel();
+        std::thread::spawn(move || {
+            while let Some(said) = next_reply(&mut stdout).transpose() {
+                let failed = said.is_err();
+                if send.send(said).is_err() || failed {
+                    break;
+                }
+            }
+        });
+        let stderr = std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr
+                .read_to_string(&mut text)
+                .expect("standard error is UTF-8");
+            text
+        });
+        Self {
+            input: child.stdin.take(),
+            child,
+            replies,
+            stderr: Some(stderr),
+            vaults,
+        }
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a request.
+    pub fn say(&mut self, request: &Request) {
+        let frame = Frame::json(request).expect("JSON");
+        self.say_frame(frame.kind, &frame.payload);
+    }
+
+    /// Sends a frame of any kind.
+    pub fn say_frame(&mut self, kind: Kind, payload: &[u8]) {
+        let mut frame = Vec::new();
+        write_frame(&mut frame, kind, payload).expect("a frame");
+        self.say_raw(&frame);
+    }
+
+    /// Sends bytes that need not be a frame.
+    pub fn say_raw(&mut self, bytes: &[u8]) {
+        let input = self.input.as_mut().expect("the input is open");
+        input.write_all(bytes).expect("the worker listens");
+        input.flush().expect("the worker listens");
+    }
+
+    /// The next reply.
+    pub fn next(&self) -> Said {
+        match self.replies.recv_timeout(PATIENCE) {
+            Ok(said) => said.expect("nothing but frames"),
+            Err(error) => panic!("no reply: {error}"),
+        }
+    }
+
+    /// Everything up to the first reply that is `wanted`.
+    pub fn until(&self, wanted: impl Fn(&Reply) -> bool) -> Vec<Said> {
+        let mut heard = Vec::new();
+        loop {
+            let said = self.next();
+            let found = wanted(&said.0);
+            heard.push(said);
+            if found {
+                return heard;
+            }
+        }
+    }
+
+    /// The first reply that is `wanted`.
+    pub fn find(&self, wanted: impl Fn(&Reply) -> bool) -> Said {
+        self.until(wanted).pop().expect("the one that was found")
+    }
+
+    /// Closes its input and waits for its end.
+    pub fn close(mut self) -> Ended {
+        self.input = None;
+        self.wait()
+    }
+
+    /// Hears it no more, as a window that dies, and then closes its input and waits for its end.
+    pub fn abandon(mut self) -> Ended {
+        // Whoever listened for it ends with the next reply, and its pipe with that.
+        self.replies = channel().1;
+        std::thread::sleep(Duration::from_millis(300));
+        self.close()
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Ended {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the worker is waited for") {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "the worker does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let after = started.elapsed();
+        let stderr = self.stderr.take().expect("waited for once");
+        Ended {
+            code: status.code(),
+            after,
+            stderr: stderr.join().expect("standard error is read"),
+            // A reply that the end cut off is no failure; everything before it was whole.
+            said: self.replies.iter().filter_map(Result::ok).collect(),
+            left: (self.vaults.path().read_dir().expect("a folder"))
+                .map(|file| {
+                    file.expect("a file")
+                        .file_name()
+                        .into_string()
+                        .expect("UTF-8")
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn next_reply(from: &mut impl Read) -> Result<Option<Said>, ProtocolError> {
+    let Some(frame) = read_frame(from)? else {
+        return Ok(None);
+    };
+    let reply: Reply = frame.message()?;
+    let bytes = match reply.has_bytes() {
+        true => read_frame(from)?
+            .ok_or(ProtocolError::Cut { have: 0, need: 5 })?
+            .into_bytes()?,
+        false => Vec::new(),
+    };
+    Ok(Some((reply, bytes)))
+}
+
+/// The sample document.
+pub fn sample() -> PathBuf {
+    repository().join("assets/sample.txt")
+}
+
+/// A request to open `model`.
+pub fn open_model(model: &str) -> Request {
+    Request::OpenModel {
+        model: model.to_owned(),
+        stretch: None,
+    }
+}
+
+/// The method `name` with its defaults.
+pub fn method(name: &str) -> MethodChoice {
+    MethodChoice {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+/// A question with the method `name` and the default budget.
+pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
+    Request::Ask {
+        ticket,
+        question: question.to_owned(),
+        method: method(name),
+        budget: None,
+        max_tokens: 48,
+        temperature: 0.0,
+        seed: 0,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory: None,
+    }
+}
+
+/// The last word on a question.
+pub fn is_end(reply: &Reply) -> bool {
+    matches!(reply, Reply::Answered { .. } | Reply::Failed { .. })
+}

@@ -1,0 +1,72 @@
+//! An answer allocates nothing, whatever the type of its rows, also where its votes are counted. One test, alone in its program: nobody else
+//! allocates meanwhile.
+
+use kept_engine::kernels::{CacheType, Stop, allocations, settled_allocations};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{Parameters, build, methods};
+use kept_engine::{Decoder, EngineError, Prefill, Votes};
+use kept_tests::golden;
+
+const PROMPT: usize = 260;
+/// More than the rows of an answer that stay exact in the narrow types, so that some are rounded on the way.
+const MAX_NEW_TOKENS: usize = 100;
+
+/// Every method by default, and positions, tables and replaced rows in their other ways.
+fn variants() -> Vec<(&'static str, &'static str)> {
+    let defaults = methods().iter().map(|method| (method.name, ""));
+    let others = [
+        ("streaming_llm", "positions=original"),
+        ("treekv", "positions=original"),
+        ("ems", "positions=reassigned"),
+        ("adakv", "base=h2o"),
+        ("snapkv", "decode_cap=120,decode_every=7,decode_w=3"),
+    ];
+    defaults.chain(others).collect()
+}
+
+pub fn an_answer_allocates_nothing_whatever_the_type_of_its_rows() {
+    let model = Model::open(&golden::model("group2-llama3-tied")).expect("a golden model");
+    let vocab = model.config().vocab as u32 - 3;
+    let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)
+        .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
+        .collect();
+    let (prompt, answer) = ids.split_at(PROMPT);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let types = [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0];
+    let mut written = [0; 3];
+    for (name, set) in variants() {
+        for (cache, written) in types.into_iter().zip(&mut written) {
+            let what = format!("{name} {set} of {cache}");
+            let parameters = Parameters::parse_assignments(set).expect("parameters");
+            let mut policy = build(name, &parameters).expect("a method");
+            let prefill = Prefill::new(&model, prompt, &mut *policy, 100, MAX_NEW_TOKENS, &rope);
+            let outcome = match prefill.with_cache(cache).run(&mut |_| (), &Stop::new()) {
+                Ok(outcome) => outcome,
+                // Rows that change time and again are refused the narrow types by name.
+                Err(EngineError::CacheType { .. }) if cache != CacheType::F16 => continue,
+                Err(error) => panic!("{what}: {error}"),
+            };
+            let mut votes = Votes::new(4..PROMPT - 4);
+            let mut decoder =
+                Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
+            // The first tokens fill scratch of the threads.
+            let (first, others) = answer.split_at(2);
+            for &token in first {
+                decoder.step(token, Some(&mut votes));
+            }
+            let before = settled_allocations();
+            for &token in others {
+                decoder.step(token, Some(&mut votes));
+            }
+            assert_eq!(allocations() - before, 0, "{what}: allocates to answer");
+            assert!(votes.per_token().iter().any(|v| *v > 0.0), "{what}");
+            *written += 1;
+        }
+    }
+    let all = variants().len();
+    assert_eq!(written[0], all, "every method takes f16");
+    assert!(
+        written[1] + 4 >= all && written[1] == written[2],
+        "{written:?}"
+    );
+}

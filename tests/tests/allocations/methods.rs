@@ -1,0 +1,129 @@
+//! What a method says it holds beside rows is what it holds: counted by the allocator when the method is dropped, after a prompt
+//! was cut and an answer was written, which allocated nothing. One test, alone in its program: nobody else allocates meanwhile.
+
+use kept_engine::kernels::{Stop, allocated_bytes, allocations, settled_allocations};
+use kept_engine::models::RopeTable;
+use kept_engine::policies::{Parameters, PromptShape, build, methods};
+use kept_engine::{Decoder, Engine, Method, Prefill, Prompt};
+use kept_tests::golden;
+
+const PROMPT: usize = 260;
+const MAX_NEW_TOKENS: usize = 40;
+/// Vectors' own headers and the like, per kv head of a layer and in all: nobody counts them.
+const HEADERS: (usize, usize) = (256, 1024);
+
+/// Methods by default, and what changes how much they hold.
+fn variants() -> Vec<(&'static str, &'static str)> {
+    let defaults = methods().iter().map(|method| (method.name, ""));
+    let others = [
+        ("scissorhands", "history=70,drop=3"),
+        ("chunkkv", "reuse=1"),
+        ("chunkkv", "heads=per_head"),
+        ("treekv", "positions=original,block=4"),
+        ("ems", "positions=reassigned,gamma=1.5"),
+        ("cam", "base=h2o"),
+        ("cam", "base=treekv,m=3"),
+        ("cam", "base=chunkkv"),
+        ("adakv", "base=h2o"),
+        ("adakv", "base=tova"),
+        ("snapkv", "decode_cap=230,decode_every=7,decode_w=3"),
+        (
+            "adakv",
+            "base=keydiff,decode_cap=230,decode_every=7,decode_w=3",
+        ),
+    ];
+    defaults.chain(others).collect()
+}
+
+pub fn a_method_holds_what_it_says() {
+    let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a golden model");
+    let model = engine.model();
+    let config = model.config();
+    let heads = config.layers * config.kv_heads;
+    let vocab = config.vocab as u32 - 3;
+    let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)
+        .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
+        .collect();
+    let rope = RopeTable::new(config, ids.len());
+    // As an estimate counts it: what the model's template has behind a question.
+    let tail = Prompt::new(model, "A text.", "What?").map_or(0, |prompt| prompt.tail());
+    let mut holding = 0;
+    for (name, set) in variants() {
+        // A cut prompt, and one that fits with and without the answer.
+        for budget in [220, PROMPT + 5, 4 * PROMPT] {
+            let what = format!("{name} {set} at {budget}");
+            let parameters = Parameters::parse_assignments(set).expect("parameters");
+            let mut policy = build(name, &parameters).expect("a method");
+            let (prompt, answer) = ids.split_at(PROMPT);
+            let prefill = Prefill::new(model, prompt, &mut *policy, budget, MAX_NEW_TOKENS, &rope);
+            let prefill = prefill.with_tail(tail);
+            let outcome = match prefill.run(&mut |_| (), &Stop::new()) {
+                Ok(outcome) => outcome,
+                // A cap below the budget.
+                Err(error) if set.contains("decode_cap") && budget > 220 => {
+                    assert!(error.to_string().contains("decode_cap"), "{error}");
+                    continue;
+                }
+                Err(error) => panic!("{what}: {error}"),
+            };
+            let method = Method {
+                name: name.to_owned(),
+                parameters,
+            };
+            let prompt = PromptShape {
+                tail,
+                ..PromptShape::of(PROMPT)
+            };
+            let expected = engine
+                .expected_ledger(
+                    &prompt,
+                    &method,
+                    Some(budget.to_string().parse().expect("rows")),
+                    MAX_NEW_TOKENS,
+                )
+                .expect("an estimate");
+            assert_eq!(
+                outcome.ledger.tables, expected.tables,
+                "{what}: before reading"
+            );
+            let tables = outcome.cache.table_bytes() as usize;
+            assert_eq!(
+                outcome.ledger.tables,
+                policy.bytes() + tables as u64,
+                "{what}"
+            );
+            // Scores per entry of a look-up table are counted with the table.
+            let entries = |table: kept_engine::policies::ClassTable| {
+                (PROMPT + MAX_NEW_TOKENS).min(table.entries + 1) * table.numbers * size_of::<f32>()
+            };
+            let counted = policy.table(0).map_or(0, entries) * heads;
+            let said = policy.bytes() as usize + counted;
+            let (rows, cache) = (outcome.rows, outcome.cache);
+            let mut decoder = Decoder::new(model, &rope, &mut *policy, rows, cache);
+            // The first tokens fill scratch of the threads.
+            let (first, others) = answer.split_at(2);
+            for &token in first {
+                decoder.step(token, None);
+            }
+            let allocated = settled_allocations();
+            for &token in others {
+                decoder.step(token, None);
+            }
+            assert_eq!(allocations() - allocated, 0, "{what}: allocates to answer");
+            drop(decoder);
+            let before = allocated_bytes();
+            drop(policy);
+            let held = before - allocated_bytes();
+            let headers = HEADERS.0 * heads + HEADERS.1;
+            assert!(
+                (said..=said + headers).contains(&held),
+                "{what}: holds {held} bytes and says {said}"
+            );
+            holding += usize::from(said > headers);
+        }
+    }
+    assert!(
+        holding >= 20,
+        "{holding} methods and budgets hold more than headers"
+    );
+}

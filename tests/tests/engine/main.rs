@@ -1,0 +1,11 @@
+//! Prefill, decode, streaming, the vault and the worker process.
+
+mod fidelity;
+mod stream_checkpoints;
+mod streamed;
+mod streaming;
+mod together;
+mod vault;
+mod vault_estimate;
+mod vault_faults;
+mod worker;

@@ -1,0 +1,174 @@
+//! Many methods over one reading: each comes out, to the bit, as over a reading of its own.
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::models::RopeTable;
+use kept_engine::policies::{Budget, Parameters, Policy, build, methods};
+use kept_engine::{
+    Ask, Cut, Decoder, Engine, Limits, Method, Prefill, PrefillOutcome, Sampling, SharedPrefill,
+};
+use kept_tests::golden;
+
+const PROMPT: usize = 150;
+const MAX_NEW_TOKENS: usize = 12;
+
+/// Every method at two budgets, and some that look at a layer in a way that others must not see: keys before RoPE, another
+/// window, other expected queries.
+fn runs() -> Vec<(&'static str, &'static str, usize)> {
+    let defaults = methods()
+        .iter()
+        .flat_map(|m| [(m.name, "", 40), (m.name, "", 90)]);
+    let others = [
+        ("ems", "positions=reassigned", 40),
+        ("ems", "positions=reassigned,w=4", 60),
+        ("expected_attention", "future=40,covariance=false", 50),
+        ("expected_attention", "future=7", 50),
+        ("snapkv", "w=3", 40),
+        ("hbw_kv", "norm=prefix", 40),
+        ("scissorhands", "history=70", 40),
+        ("pyramidinfer", "recent=9", 60),
+        ("snapkv", "", PROMPT + 50),
+        ("h2o", "", PROMPT + 50),
+    ];
+    defaults.chain(others).collect()
+}
+
+fn policy(name: &str, set: &str) -> Box<dyn Policy> {
+    build(
+        name,
+        &Parameters::parse_assignments(set).expect("parameters"),
+    )
+    .expect("a method")
+}
+
+/// Logits after the prompt and after each token of the answer.
+fn answered(
+    engine: &Engine,
+    rope: &RopeTable,
+    policy: &mut dyn Policy,
+    outcome: PrefillOutcome,
+    answer: &[u32],
+) -> Vec<f32> {
+    let (rows, cache) = (outcome.rows, outcome.cache);
+    let mut decoder = Decoder::new(engine.model(), rope, policy, rows, cache);
+    let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+    for &token in answer {
+        logits.extend_from_slice(decoder.step(token, None));
+    }
+    logits
+}
+
+#[test]
+fn a_shared_reading_is_each_methods_own() {
+    for stem in ["group2-llama3-tied", "group4-linear-untied"] {
+        let engine = Engine::open(&golden::model(stem)).expect("a golden model");
+        let model = engine.model();
+        let vocab = model.config().vocab as u32 - 3;
+        let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)
+            .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
+            .collect();
+        let (prompt, answer) = ids.split_at(PROMPT);
+        let rope = RopeTable::new(model.config(), ids.len());
+        let (runs, stop) = (runs(), Stop::new());
+        let mut policies: Vec<_> = runs
+            .iter()
+            .map(|(name, set, _)| policy(name, set))
+            .collect();
+        let cut = |(policy, run): (_, &(&str, &str, usize))| {
+            let policy: &mut Box<dyn Policy> = policy;
+            Cut {
+                policy: &mut **policy,
+                budget: run.2,
+                cache: CacheType::F32,
+            }
+        };
+        let mut cuts: Vec<Cut<'_>> = policies.iter_mut().zip(&runs).map(cut).collect();
+        // One that refuses stands among them and holds nobody up.
+        let mut refusing = policy("snapkv", "w=30");
+        let refused = Cut {
+            policy: &mut *refusing,
+            budget: 20,
+            cache: CacheType::F32,
+        };
+        cuts.insert(3, refused);
+        let shared = SharedPrefill {
+            model,
+            ids: prompt,
+            document: None,
+            tail: 0,
+            max_new_tokens: MAX_NEW_TOKENS,
+            rope: &rope,
+        };
+        let mut outcomes = shared.run(cuts, &mut |_| (), &stop).expect("a reading");
+        assert!(outcomes.remove(3).is_err(), "20 rows are no window of 30");
+        for ((outcome, mut shared), (name, set, budget)) in
+            outcomes.into_iter().zip(policies).zip(runs)
+        {
+            let what = format!("{stem} {name} {set} at {budget}");
+            let outcome = outcome.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let mut own = policy(name, set);
+            let alone = Prefill::new(model, prompt, &mut *own, budget, MAX_NEW_TOKENS, &rope)
+                .run(&mut |_| (), &stop)
+                .expect("a reading");
+            assert_eq!(outcome.map, alone.map, "{what}");
+            assert_eq!(outcome.rows, alone.rows, "{what}");
+            assert_eq!(outcome.cache.kv_bytes(), alone.cache.kv_bytes(), "{what}");
+            let found = answered(&engine, &rope, &mut *shared, outcome, answer);
+            let expected = answered(&engine, &rope, &mut *own, alone, answer);
+            assert!(found == expected, "{what}: other logits");
+        }
+    }
+}
+
+#[test]
+fn answers_together_are_answers_one_by_one() {
+    let mini = golden::repository().join("assets/mini.gguf");
+    let engine = Engine::open(&mini).expect("the model in the box");
+    let sample = golden::repository().join("assets/sample.txt");
+    let document = Document::open(&sample).expect("the sample");
+    let question = "What is the locker code of Ann Quorvin?";
+    let run = |name: &str, budget: usize| {
+        let method = Method {
+            name: name.to_owned(),
+            parameters: Vec::new(),
+        };
+        (method, Budget::Rows(budget))
+    };
+    let names = [
+        "full",
+        "snapkv",
+        "h2o",
+        "streaming_llm",
+        "ems",
+        "keydiff",
+        "snapkv",
+    ];
+    let budgets = [5000, 96, 128, 64, 96, 300, 3];
+    let runs: Vec<_> = names.iter().zip(budgets).map(|(n, b)| run(n, b)).collect();
+    let answers = engine
+        .ask_each(&document, question, &runs, 24, &mut |_| (), &Stop::new())
+        .expect("answers");
+    assert_eq!(answers.readings, 1, "the model in the box is small");
+    for ((method, budget), found) in runs.iter().zip(&answers.texts) {
+        let ask = Ask {
+            document: &document,
+            question,
+            method,
+            budget: Some(*budget),
+            sampling: &Sampling::default(),
+            max_tokens: 24,
+            thinking: false,
+            limits: Limits::default(),
+            vault: None,
+        };
+        match (engine.ask(&ask, &mut |_| (), &Stop::new()), found) {
+            (Ok(alone), Ok(found)) => {
+                assert_eq!(alone.text, *found, "{} at {budget}", method.name);
+                assert_eq!(alone.prompt.len(), answers.prompt_tokens);
+            }
+            (Err(alone), Err(found)) => assert_eq!(alone.to_string(), found.to_string()),
+            (_, found) => panic!("{} at {budget}: {found:?}", method.name),
+        }
+    }
+    assert!(answers.texts[6].is_err(), "3 rows are refused");
+}

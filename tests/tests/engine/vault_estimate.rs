@@ -1,0 +1,130 @@
+//! What is said of a question on a document that may be in a vault, before it is asked, and what is done about a vault that is no use.
+
+use std::path::Path;
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::vault::{VaultFolder, Vaults};
+use kept_engine::{Answer, Ask, Costing, DocumentLength, Engine, Limits, Method, Sampling};
+use kept_tests::golden::repository;
+use kept_tests::vaults::files_of;
+
+/// As long as an estimate takes a question to be.
+const QUESTION: &str = "What does the document say about the harbour?";
+const MAX_NEW_TOKENS: usize = 16;
+
+fn engine() -> Engine {
+    Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box")
+}
+
+/// The sample with more behind it.
+fn sample(behind: &str) -> Document {
+    let text = std::fs::read_to_string(repository().join("assets/sample.txt")).expect("the sample");
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().join("sample.txt");
+    std::fs::write(&path, format!("{text}{behind}")).expect("written");
+    Document::open(&path).expect("a text")
+}
+
+fn method(name: &str) -> Method {
+    Method {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+fn vaults(folder: &VaultFolder) -> Vaults<'_> {
+    Vaults {
+        folder,
+        kind: PackedRows::Q8_0,
+    }
+}
+
+fn asked(engine: &Engine, document: &Document, method: &Method, folder: &VaultFolder) -> Answer {
+    let ask = Ask {
+        document,
+        question: QUESTION,
+        method,
+        budget: Some("256".parse().expect("rows")),
+        sampling: &Sampling::default(),
+        max_tokens: MAX_NEW_TOKENS,
+        thinking: false,
+        limits: Limits::default(),
+        vault: Some(vaults(folder)),
+    };
+    let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+    answer.expect("an answer")
+}
+
+fn folder(place: &Path) -> VaultFolder {
+    VaultFolder::new(place, 1 << 30)
+}
+
+/// Memory is known before anything is read, also what the vault takes of it, whether it is made, used or added to.
+#[test]
+fn memory_is_known_before_with_the_vault() {
+    let (engine, document) = (engine(), sample(""));
+    let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = folder(place.path());
+    // A vault is made, used, added to for sums and for a repetition, used again with all of it.
+    let asked_for = [
+        "snapkv", "snapkv", "h2o", "kvzip", "keydiff", "h2o", "kvzip",
+    ];
+    let mut used = Vec::new();
+    for name in asked_for {
+        let method = method(name);
+        let costing = Costing {
+            prompt: &length.prompt,
+            method: &method,
+            budget: Some("256".parse().expect("rows")),
+            max_new_tokens: MAX_NEW_TOKENS,
+            memory: None,
+            text_bytes: document.text.len() as u64,
+            vault: Some(PackedRows::Q8_0),
+        };
+        let foreseen = engine.cost_with_vault(&costing, &length.begins, vaults(&folder));
+        let foreseen = foreseen.expect("an estimate");
+        let answer = asked(&engine, &document, &method, &folder);
+        let ledger = answer.ledger;
+        assert_eq!(foreseen.prompt_tokens, answer.prompt.len(), "{name}");
+        assert_eq!(
+            foreseen.tokens_from_vault, answer.vault.tokens_from_vault,
+            "{name}"
+        );
+        assert!(ledger.vault > 0, "{name}: {ledger:?}");
+        assert_eq!(
+            foreseen.weights + foreseen.kv_bytes + foreseen.scratch,
+            ledger.peak(),
+            "{name}: {ledger:?}"
+        );
+        used.push(answer.vault.used);
+    }
+    assert_eq!(used, [false, true, false, true, true, true, true]);
+}
+
+/// The vault of another document serves one that begins as it does; where it is damaged it is in nobody's way any more.
+#[test]
+fn a_damaged_vault_goes_whoever_finds_it() {
+    let engine = engine();
+    let place = tempfile::tempdir().expect("a folder");
+    let (folder, method) = (folder(place.path()), method("snapkv"));
+    let first = asked(&engine, &sample(""), &method, &folder);
+    assert!(first.vault.written, "{:?}", first.notes);
+    let of_first = files_of(place.path()).pop().expect("a vault");
+    let mut bytes = std::fs::read(&of_first).expect("bytes");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&of_first, &bytes).expect("written");
+
+    let longer = sample(" One more sentence stands behind it.");
+    let answer = asked(&engine, &longer, &method, &folder);
+    let told = |note: &String| note.contains("is damaged, so the document was read again");
+    assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+    assert!(!answer.vault.used && answer.vault.written);
+    assert!(!of_first.exists(), "nobody is helped by it");
+    assert_eq!(files_of(place.path()).len(), 1);
+    let again = asked(&engine, &longer, &method, &folder);
+    assert!(again.vault.used && !again.notes.iter().any(told));
+    assert_eq!(again.text, answer.text);
+}

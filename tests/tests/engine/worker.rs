@@ -1,0 +1,507 @@
+//! The real `kept-worker` over its pipes: what it says, in which order, and that nothing makes it say anything else.
+
+mod documents;
+mod memory;
+
+use std::time::{Duration, Instant};
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::protocol::{Failure, Kind, Reply, Request};
+use kept_engine::vault::{VaultFolder, Vaults};
+use kept_engine::{AUTO, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
+use kept_tests::gguf_edit::GgufEdit;
+use kept_tests::golden::repository;
+
+use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+
+const QUESTION: &str = "What is the locker code of Ann Quorvin?";
+
+/// A worker with the model in the box and the sample open.
+fn ready() -> Worker {
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: sample() });
+    worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+    worker
+}
+
+/// A worker with something to read that takes half a minute and more: the model in the box made to take long documents.
+fn busy(folder: &std::path::Path) -> Worker {
+    let model = folder.join("long.gguf");
+    GgufEdit::of(&repository().join("assets/mini.gguf"))
+        .number("llama.context_length", 1 << 20)
+        .save(&model);
+    let document = folder.join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&document, text.repeat(60)).expect("a long document");
+    let mut worker = Worker::start();
+    worker.say(&open_model(model.to_str().expect("UTF-8")));
+    worker.say(&Request::OpenDocument { path: document });
+    let (tokens, _) = worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+    let Reply::Tokens { tokens, fits, .. } = tokens else {
+        unreachable!()
+    };
+    assert!(fits && tokens > 50_000, "{tokens}");
+    worker
+}
+
+fn is_reading(reply: &Reply) -> bool {
+    matches!(reply, Reply::Progress { .. })
+}
+
+fn failure(said: (Reply, Vec<u8>)) -> (Option<u64>, Failure, String, bool) {
+    match said.0 {
+        Reply::Failed {
+            ticket,
+            what,
+            message,
+            stopped,
+        } => (ticket, what, message, stopped),
+        other => panic!("not a refusal: {other:?}"),
+    }
+}
+
+#[test]
+fn it_says_hello_first() {
+    let worker = Worker::start_with(&[]);
+    let (hello, _) = worker.next();
+    let Reply::Hello {
+        version,
+        pid,
+        threads,
+        methods,
+        default_method,
+        ..
+    } = hello
+    else {
+        panic!("{hello:?}")
+    };
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(pid, worker.pid());
+    assert!(threads > 0);
+    let names: Vec<&str> = methods.iter().map(|m| m.name.as_str()).collect();
+    let registered: Vec<&str> = kept_policies::methods().iter().map(|m| m.name).collect();
+    assert_eq!(names, registered);
+    assert_eq!(default_method, AUTO);
+    let able: Vec<&str> = (methods.iter().filter(|m| m.streams))
+        .map(|m| m.name.as_str())
+        .collect();
+    assert_eq!(able.len(), kept_policies::STREAMING.len());
+    assert!(able.iter().all(|m| kept_policies::STREAMING.contains(m)));
+    let ended = worker.close();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+/// Everything a window needs for one question, against the same question asked in this process.
+#[test]
+fn a_question_is_answered_as_in_process() {
+    let mut worker = ready();
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let heard = worker.until(is_end);
+    let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("mini");
+    let document = Document::open(&sample()).expect("the sample");
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(folder.path(), 1 << 30);
+    let expected = engine
+        .ask(
+            &Ask {
+                document: &document,
+                question: QUESTION,
+                method: &method("snapkv"),
+                budget: None,
+                sampling: &Sampling::default(),
+                max_tokens: 48,
+                thinking: false,
+                limits: Limits::default(),
+                // As the worker has it: a document that is kept is read in other chunks.
+                vault: Some(Vaults {
+                    folder: &folder,
+                    kind: PackedRows::Q8_0,
+                }),
+            },
+            &mut |_| {},
+            &Stop::new(),
+        )
+        .expect("an answer");
+
+    let Reply::Prompt {
+        document_tokens,
+        tokens_per_cell: 1,
+        layers,
+        kv_heads,
+        ..
+    } = heard[0].0
+    else {
+        panic!("the prompt comes first: {:?}", heard[0].0)
+    };
+    let ends: Vec<u32> = heard[0]
+        .1
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+        .collect();
+    assert_eq!(ends.len(), document_tokens);
+    assert_eq!(
+        ends.last().map(|&end| end as usize),
+        Some(document.text.encode_utf16().count())
+    );
+    let mut grid = MapGrid::new(layers, kv_heads, ends);
+    let (mut text, mut phases, mut read) = (String::new(), Vec::new(), false);
+    for (reply, bytes) in &heard[1..] {
+        match reply {
+            Reply::Layer { ticket: 7, layer } => {
+                assert!(!read, "layers are cut while reading");
+                grid.set_layer(*layer, bytes).expect("a layer that fits");
+            }
+            Reply::Progress {
+                ticket: 7,
+                progress,
+                memory,
+            } => {
+                phases.push(progress.phase);
+                assert!(memory.weights > 0 && memory.kept <= memory.kept_full);
+                assert!(!cfg!(target_os = "linux") || memory.resident.is_some());
+            }
+            Reply::Read { ticket: 7, .. } => read = true,
+            Reply::Token {
+                ticket: 7,
+                text: piece,
+            } => {
+                assert!(read, "nothing is said before all is read");
+                text += piece;
+            }
+            Reply::Answered { ticket: 7, answer } => {
+                assert_eq!(answer.text, expected.text);
+                assert_eq!(answer.text, text);
+                assert!(answer.text.contains("4711"), "{text}");
+                assert_eq!(answer.finish, Finish::End);
+                assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
+                assert_eq!(answer.kv_bytes, expected.kv_bytes);
+                assert_eq!(answer.sources.len(), expected.sources.len());
+                for (source, expected) in answer.sources.iter().zip(&expected.sources) {
+                    assert_eq!(source.text, expected.text);
+                    let units: Vec<u16> = document.text.encode_utf16().collect();
+                    let cut = String::from_utf16(&units[source.start16..source.end16]);
+                    assert_eq!(cut.expect("whole characters"), expected.text);
+                    assert!((0.0..=1.0).contains(&source.kept));
+                }
+                assert!(answer.first_token_seconds >= answer.prefill_seconds);
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    assert!(phases.contains(&Phase::Reading) && phases.contains(&Phase::Answering));
+    let counts: Vec<u32> = grid.counts(None).into_iter().map(u32::from).collect();
+    let positions = expected.prompt.document.clone();
+    assert_eq!(counts, expected.map.counts()[positions]);
+}
+
+#[test]
+fn an_estimate_does_not_wait_for_a_question() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.find(is_reading);
+    for (ticket, budget) in [(2, Some("10%")), (3, Some("ten")), (4, None)] {
+        worker.say(&Request::Estimate {
+            ticket,
+            method: method("snapkv"),
+            budget: budget.map(str::to_owned),
+            cache: None,
+            memory: None,
+            max_tokens: None,
+        });
+    }
+    let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);
+    let (reply, _) = worker.find(figures(2));
+    let Reply::Estimate { estimate, .. } = reply else {
+        unreachable!()
+    };
+    assert_eq!(estimate.rows, estimate.prompt_tokens / 10);
+    assert!(estimate.kv_bytes * 9 < estimate.kv_bytes_full);
+    let (ticket, what, message, _) = failure(worker.find(is_end));
+    assert_eq!((ticket, what), (Some(3), Failure::Estimate));
+    assert!(message.contains("ten"), "{message}");
+    worker.find(figures(4));
+    // A second question is refused, the first goes on.
+    worker.say(&ask(5, QUESTION, "full"));
+    let (ticket, what, message, stopped) = failure(worker.find(is_end));
+    assert_eq!((ticket, what, stopped), (Some(5), Failure::Ask, false));
+    assert!(message.contains("another question"), "{message}");
+    worker.find(is_reading);
+    // A stop for another question does nothing; the right one ends the reading at once.
+    worker.say(&Request::Stop { ticket: 5 });
+    worker.find(is_reading);
+    let started = Instant::now();
+    worker.say(&Request::Stop { ticket: 1 });
+    let (ticket, what, _, stopped) = failure(worker.find(is_end));
+    assert_eq!((ticket, what, stopped), (Some(1), Failure::Ask, true));
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(1), "stopped after {took:?}");
+    // It can be asked again.
+    worker.say(&ask(6, QUESTION, "streaming_llm"));
+    worker.find(is_reading);
+}
+
+#[test]
+fn a_stop_while_answering_keeps_what_was_said() {
+    let mut worker = ready();
+    worker.say(&Request::Ask {
+        ticket: 9,
+        question: QUESTION.to_owned(),
+        method: method("streaming_llm"),
+        budget: Some("64".to_owned()),
+        max_tokens: 2000,
+        // Hot enough never to end by itself.
+        temperature: 100.0,
+        seed: 3,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory: None,
+    });
+    let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
+    worker.say(&Request::Stop { ticket: 9 });
+    heard.extend(worker.until(is_end));
+    let said: String = heard
+        .iter()
+        .filter_map(|(reply, _)| match reply {
+            Reply::Token { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    let Some((Reply::Answered { answer, .. }, _)) = heard.last() else {
+        panic!("{:?}", heard.last())
+    };
+    assert_eq!(answer.finish, Finish::Stopped);
+    assert_eq!(answer.text, said);
+}
+
+#[test]
+fn the_end_of_the_input_ends_it_whatever_it_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "full"));
+    worker.find(is_reading);
+    let ended = worker.close();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.after < Duration::from_secs(1), "{:?}", ended.after);
+    assert!(!ended.said.iter().any(|(reply, _)| is_end(reply)));
+    // What it was keeping of the document has gone with it.
+    assert_eq!(ended.left, ["counting.lock"]);
+}
+
+/// A window that dies takes its end of both pipes along.
+#[test]
+fn a_window_that_dies_leaves_nothing_half_written_either() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut worker = busy(folder.path());
+    worker.say(&ask(1, QUESTION, "full"));
+    worker.find(is_reading);
+    let ended = worker.abandon();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(ended.left, ["counting.lock"]);
+}
+
+#[test]
+fn garbage_ends_it_with_one_line() {
+    let json = |text: &str| {
+        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
+        frame.push(0);
+        frame.extend(text.as_bytes());
+        frame
+    };
+    for (garbage, says) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "frame"),
+        (vec![0xff; 64], "frame"),
+        (vec![1, 0, 0, 0, 7, 0], "7 is no kind"),
+        (vec![9, 0, 0, 0, 0, b'{'], "inside a frame"),
+        (json("{\"request\":"), "not understood"),
+        (vec![0, 0, 0, 0, 1], "other kind"),
+    ] {
+        let mut worker = Worker::start();
+        worker.say_raw(&garbage);
+        let ended = worker.close();
+        assert_eq!(ended.code, Some(2), "{garbage:?}: {}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{says}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_unknown_request_is_refused_and_the_next_is_heard() {
+    let mut worker = Worker::start();
+    worker.say_frame(Kind::Json, b"{\"request\":\"make_coffee\"}");
+    let (ticket, what, message, _) = failure(worker.next());
+    assert_eq!((ticket, what), (None, Failure::Request));
+    assert!(message.contains("make_coffee"), "{message}");
+    for (request, what, says) in [
+        (ask(1, QUESTION, "full"), Failure::Ask, "no model"),
+        (
+            open_model("/nowhere/model.gguf"),
+            Failure::Model,
+            "/nowhere/model.gguf",
+        ),
+    ] {
+        worker.say(&request);
+        let refused = failure(worker.next());
+        assert_eq!(refused.1, what);
+        assert!(refused.2.contains(says), "{}", refused.2);
+    }
+    worker.say(&open_model("mini"));
+    assert!(matches!(worker.next().0, Reply::Model { .. }));
+    worker.say(&ask(2, QUESTION, "full"));
+    assert!(failure(worker.next()).2.contains("no document"));
+}
+
+/// What a library may print never reaches the frames, and the log never holds words of the document.
+#[test]
+fn only_frames_reach_standard_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret.txt");
+    let text = "The password of the vault is Zanzibarossa. ".repeat(30);
+    std::fs::write(&secret, text).expect("a document");
+    let mut worker = Worker::start_with(&[("KEPT_LOG", "trace")]);
+    worker.next();
+    if cfg!(target_os = "linux") {
+        let open = |fd: u32| {
+            std::fs::read_link(format!("/proc/{}/fd/{fd}", worker.pid())).expect("an open file")
+        };
+        assert_eq!(open(1), open(2), "what is printed goes to standard error");
+    }
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: secret });
+    worker.say(&ask(1, "What is the Quetzalword?", "snapkv"));
+    assert!(matches!(worker.find(is_end).0, Reply::Answered { .. }));
+    let ended = worker.close();
+    assert!(ended.stderr.contains("reading"), "{}", ended.stderr);
+    for word in ["Zanzibarossa", "Quetzalword", "vault"] {
+        assert!(!ended.stderr.contains(word), "{}", ended.stderr);
+    }
+}
+
+/// The second question about a document is answered from its vault, also by another worker, and the reading says so.
+#[test]
+fn a_document_that_was_read_is_not_read_again_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vaults = folder.path().join("vaults");
+    let place = [("KEPT_VAULTS", vaults.to_str().expect("UTF-8"))];
+    let start = || {
+        let mut worker = Worker::start_with(&place);
+        worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+        worker.say(&open_model("mini"));
+        worker.say(&Request::OpenDocument { path: sample() });
+        worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+        worker
+    };
+    // What an estimate foretells of the reading.
+    let foreseen = |worker: &mut Worker, name: &str| {
+        worker.say(&Request::Estimate {
+            ticket: 100,
+            method: method(name),
+            budget: None,
+            cache: None,
+            memory: None,
+            max_tokens: None,
+        });
+        match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
+            (Reply::Estimate { estimate, .. }, _) => estimate,
+            other => panic!("{other:?}"),
+        }
+    };
+    let asked = |worker: &mut Worker, ticket: u64| {
+        worker.say(&ask(ticket, QUESTION, "snapkv"));
+        let (mut from_vault, mut read) = (None, None);
+        for (reply, _) in worker.until(is_end) {
+            match reply {
+                Reply::Progress { progress, .. } if progress.phase == Phase::Reading => {
+                    from_vault = Some(progress.tokens_from_vault);
+                }
+                Reply::Read {
+                    tokens_from_vault, ..
+                } => read = Some(tokens_from_vault),
+                Reply::Answered { answer, .. } => {
+                    assert!(answer.text.contains("4711"), "{}", answer.text);
+                    assert_eq!(read, Some(answer.vault.tokens_from_vault));
+                    assert_eq!(from_vault, read, "progress says so");
+                    return *answer.vault;
+                }
+                Reply::Failed { message, .. } => panic!("{message}"),
+                _ => {}
+            }
+        }
+        panic!("no answer")
+    };
+    let told = |worker: &mut Worker, request: &Request| {
+        worker.say(request);
+        match worker.find(|reply| matches!(reply, Reply::Vaults { .. } | Reply::Failed { .. })) {
+            (
+                Reply::Vaults {
+                    kind,
+                    documents,
+                    bytes,
+                    folder,
+                    ..
+                },
+                _,
+            ) => {
+                assert_eq!(folder, vaults.display().to_string());
+                (kind, documents, bytes)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut worker = start();
+    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
+    let first = asked(&mut worker, 1);
+    assert!(
+        !first.used && first.written && first.kind == "q8_0",
+        "{first:?}"
+    );
+    assert!(asked(&mut worker, 2).tokens_read < 40);
+    drop(worker.close());
+    let mut worker = start();
+    let before = foreseen(&mut worker, "snapkv");
+    // H2O adds up what every token attends to, and nobody measured that yet.
+    assert_eq!(foreseen(&mut worker, "h2o").tokens_from_vault, 0);
+    let chosen = foreseen(&mut worker, AUTO);
+    assert!(chosen.chosen.is_some() && chosen.tokens_from_vault > 0);
+    let again = asked(&mut worker, 3);
+    assert!(again.used && again.tokens_read < 40, "{again:?}");
+    assert_eq!(before.tokens_from_vault, again.tokens_from_vault);
+    let (kind, documents, bytes) = told(&mut worker, &Request::Vaults { ticket: 4 });
+    assert_eq!((kind.as_str(), documents, bytes), ("q8_0", 1, again.bytes));
+    let keep = |kind: &str| Request::KeepDocuments {
+        ticket: 5,
+        kind: kind.to_owned(),
+        budget: Some(1 << 30),
+    };
+    assert_eq!(told(&mut worker, &keep("off")).0, "off");
+    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
+    assert_eq!(asked(&mut worker, 6).kind, "off");
+    assert_eq!(told(&mut worker, &keep("f16")).0, "f16");
+    assert!(!asked(&mut worker, 7).used, "rows of another kind");
+    let (_, documents, both) = told(&mut worker, &Request::Vaults { ticket: 8 });
+    assert_eq!(documents, 2);
+    // Where less is allowed than there is, less is kept at once.
+    let less = Request::KeepDocuments {
+        ticket: 5,
+        kind: "f16".to_owned(),
+        budget: Some(both - 1),
+    };
+    let (_, documents, bytes) = told(&mut worker, &less);
+    assert!(
+        documents == 1 && bytes < both,
+        "{documents}, {bytes} of {both}"
+    );
+    assert!(
+        foreseen(&mut worker, "snapkv").tokens_from_vault > 0,
+        "the newer one stays"
+    );
+    let cleared = told(&mut worker, &Request::ClearVaults { ticket: 9 });
+    assert_eq!((cleared.1, cleared.2), (0, 0));
+    worker.say(&keep("q2"));
+    let refused = failure(worker.find(|reply| matches!(reply, Reply::Failed { .. })));
+    assert_eq!((refused.0, refused.1), (Some(5), Failure::Vaults));
+    assert!(refused.2.contains("q2"), "{}", refused.2);
+}

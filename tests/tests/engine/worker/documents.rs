@@ -1,0 +1,286 @@
+//! Documents over the pipes: opened, refused, given up, too long, given back after a restart.
+
+use kept_engine::documents::Document;
+use kept_engine::protocol::{Failure, Frame, Kind, Reply, Request, write_frame};
+use kept_tests::golden::repository;
+
+use super::{QUESTION, failure, ready};
+use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+
+/// Documents that cannot be opened are refused in the document crate's own words, and what was open stays.
+#[test]
+fn hostile_documents_are_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = folder.path().join("binary.bin");
+    std::fs::write(&binary, [0u8, 1, 2, 3, 0xff, 0xfe, 0, 0, 9]).expect("a file");
+    let fixtures = repository().join("documents/tests/fixtures");
+    let mut paths = vec![
+        folder.path().to_owned(),
+        folder.path().join("missing.txt"),
+        binary,
+    ];
+    for entry in std::fs::read_dir(fixtures).expect("the fixtures") {
+        paths.push(entry.expect("an entry").path());
+    }
+    let mut worker = ready();
+    let (mut opened, mut refused) = (0, 0);
+    for path in paths {
+        worker.say(&Request::OpenDocument { path: path.clone() });
+        let (reply, bytes) =
+            worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
+        match (Document::open(&path), reply) {
+            (Ok(expected), Reply::Document { document }) => {
+                opened += 1;
+                assert_eq!(document.name, expected.name);
+                assert_eq!(bytes, expected.text.as_bytes(), "{}", expected.name);
+                assert_eq!(document.pages.len(), expected.pages.len());
+            }
+            (Err(error), Reply::Failed { what, message, .. }) => {
+                refused += 1;
+                assert_eq!(what, Failure::Document);
+                assert_eq!(message, error.to_string());
+            }
+            (expected, got) => panic!("{}: {expected:?} but {got:?}", path.display()),
+        }
+    }
+    assert!(opened > 10 && refused > 10, "{opened} {refused}");
+    let ended = worker.close();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_without_permission_is_refused_where_permissions_hold() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("closed.txt");
+    std::fs::write(&path, "closed").expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("permissions");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: path.clone() });
+    let (reply, _) = worker.next();
+    // Whoever may read everything (root) reads this too.
+    match (std::fs::read(&path), reply) {
+        (Ok(_), Reply::Document { .. }) => {}
+        (Err(_), Reply::Failed { message, .. }) => {
+            assert!(message.contains("may not be read"), "{message}");
+        }
+        (_, reply) => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: long });
+    worker.say(&open_model("mini"));
+    // All wait for the model and the count.
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.say(&Request::Estimate {
+        ticket: 2,
+        method: method("treekv"),
+        budget: None,
+        cache: None,
+        memory: None,
+        max_tokens: None,
+    });
+    let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
+    while !(announced && refused && estimated && answered) {
+        match worker.next().0 {
+            Reply::Tokens {
+                tokens,
+                at_least,
+                context,
+                fits,
+                message,
+                streams,
+            } => {
+                assert!(fits && streams && tokens > context, "{tokens} {context}");
+                // Four samples are counted to their end.
+                assert!(!at_least, "{tokens}");
+                let said = message.expect("how it will be read");
+                assert!(
+                    said.contains("streaming mode, which is approximate"),
+                    "{said}"
+                );
+                announced = true;
+            }
+            // A method that must see the whole prompt.
+            Reply::Failed {
+                ticket, message, ..
+            } => {
+                assert_eq!(ticket, Some(1), "{message}");
+                assert!(message.contains("treekv"), "{message}");
+                refused = true;
+                worker.say(&ask(3, QUESTION, "treekv"));
+            }
+            Reply::Estimate { estimate, .. } => {
+                let note = estimate.note.expect("how it will be read");
+                assert!(note.contains("approximate"), "{note}");
+                assert!(estimate.kv_bytes < estimate.kv_bytes_full / 2);
+                estimated = true;
+            }
+            Reply::Answered { ticket, answer } => {
+                assert_eq!(ticket, 3);
+                let told = |note: &String| note.contains("approximate");
+                assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+                answered = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// After a restart the window gives back what it has; the answer is the same as before.
+#[test]
+fn an_adopted_document_is_asked_about_like_an_opened_one() {
+    let mut worker = Worker::start();
+    worker.say(&Request::OpenDocument { path: sample() });
+    let (reply, text) = worker.next();
+    let Reply::Document { mut document } = reply else {
+        panic!("{reply:?}")
+    };
+    document.notes.push("page 3 is damaged".to_owned());
+    drop(worker);
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::AdoptDocument { document });
+    worker.say_frame(Kind::Bytes, &text);
+    worker.say(&ask(1, QUESTION, "full"));
+    let (reply, _) = worker.find(is_end);
+    let Reply::Answered { answer, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    assert_eq!(answer.notes, ["page 3 is damaged"]);
+}
+
+/// Who gives up waiting for a document hears so at once, and never hears of it again.
+#[test]
+fn a_document_that_was_given_up_never_arrives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = folder.path().join("slow.txt");
+    std::fs::write(&slow, "words and words\n".repeat(1 << 20)).expect("a large file");
+    let mut worker = Worker::start();
+    // In one piece, so that the stop is there long before the file is read.
+    let mut frames = Vec::new();
+    for request in [
+        Request::OpenDocument { path: slow.clone() },
+        Request::Stop { ticket: 0 },
+        Request::OpenDocument { path: slow },
+        Request::OpenDocument { path: sample() },
+    ] {
+        let frame = Frame::json(&request).expect("JSON");
+        write_frame(&mut frames, frame.kind, &frame.payload).expect("a frame");
+    }
+    worker.say_raw(&frames);
+    for _ in 0..2 {
+        let (ticket, what, _, stopped) = failure(worker.next());
+        assert_eq!((ticket, what, stopped), (None, Failure::Document, true));
+    }
+    let (reply, _) = worker.next();
+    let Reply::Document { document } = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(document.name, "sample.txt");
+    // A stop with nothing to stop says nothing: the next thing heard is the model.
+    worker.say(&Request::Stop { ticket: 0 });
+    worker.say(&Request::Stop { ticket: 8 });
+    worker.say(&open_model("mini"));
+    assert!(matches!(worker.next().0, Reply::Model { .. }));
+}
+
+/// The documents of a reply: their names and their texts.
+fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
+    let Reply::Document { document } = reply else {
+        panic!("{reply:?}")
+    };
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let part = |part: &kept_engine::protocol::PartInfo| {
+        (
+            part.document.name.clone(),
+            text[part.start..part.end].to_owned(),
+        )
+    };
+    match document.parts.is_empty() {
+        true => vec![(document.name, text)],
+        false => document.parts.iter().map(part).collect(),
+    }
+}
+
+#[test]
+fn documents_are_joined_asked_together_given_back_and_taken_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let note = folder.path().join("note.txt");
+    std::fs::write(&note, "The tide was low that day. The quay was dry.").expect("a file");
+    let handbook = std::fs::read_to_string(sample()).expect("the sample");
+    let arrives = |reply: &Reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. });
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: note.clone() });
+    worker.find(arrives);
+    worker.say(&Request::AddDocument { path: sample() });
+    let (reply, bytes) = worker.find(arrives);
+    let Reply::Document { document } = reply.clone() else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(document.name, "note.txt + sample.txt");
+    let both = parts((reply, bytes.clone()));
+    assert_eq!(
+        (both[0].0.as_str(), both[1].0.as_str()),
+        ("note.txt", "sample.txt")
+    );
+    assert!(both[0].1.starts_with("The tide") && both[1].1 == handbook);
+
+    // Another worker is given them, as after a restart, and says whose a passage is.
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    let adopt = Request::AdoptDocument {
+        document: document.clone(),
+    };
+    worker.say(&adopt);
+    worker.say_frame(Kind::Bytes, &bytes);
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let Reply::Answered { answer, .. } = worker.find(is_end).0 else {
+        panic!("no answer")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    let whose = |name: &str| {
+        let mut sources = answer.sources.iter();
+        sources.any(|s| s.document.as_deref() == Some(name) && s.text.contains("4711"))
+    };
+    assert!(whose("sample.txt"), "{:?}", answer.sources);
+
+    worker.say(&Request::AddDocument { path: note.clone() });
+    assert_eq!(parts(worker.find(arrives)).len(), 3);
+    worker.say(&Request::RemoveDocument { part: 3 });
+    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+    worker.say(&Request::RemoveDocument { part: 1 });
+    let left = parts(worker.find(arrives));
+    assert!(left.len() == 2 && left.iter().all(|(name, _)| name == "note.txt"));
+    worker.say(&Request::RemoveDocument { part: 0 });
+    let (reply, bytes) = worker.find(arrives);
+    let alone = parts((reply.clone(), bytes));
+    assert_eq!(alone.len(), 1);
+    assert!(alone[0].1.ends_with("dry."), "as it was: {alone:?}");
+    worker.say(&Request::RemoveDocument { part: 0 });
+    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+
+    // Parts that do not lie in the text are no documents.
+    let mut false_parts = document;
+    false_parts.parts[1].end += 1_000_000;
+    worker.say(&Request::AdoptDocument {
+        document: false_parts,
+    });
+    worker.say_frame(Kind::Bytes, both[0].1.as_bytes());
+    let refused = failure(worker.find(arrives));
+    assert!(
+        refused.2.contains("does not lie in the text"),
+        "{}",
+        refused.2
+    );
+}

@@ -1,0 +1,179 @@
+//! A limit on memory over the pipes: what an estimate says of it holds for the question, and one that is too small is refused at once.
+
+use kept_engine::protocol::{Failure, Reply, Request};
+use kept_engine::{AUTO, Estimate};
+use serde_json::json;
+
+use super::{QUESTION, failure, ready};
+use kept_tests::worker::{Worker, is_end, method, sample};
+
+const MIB: u64 = 1 << 20;
+
+fn estimate(name: &str, budget: Option<&str>, memory: Option<u64>) -> Request {
+    Request::Estimate {
+        ticket: 1,
+        method: method(name),
+        budget: budget.map(str::to_owned),
+        cache: None,
+        memory,
+        max_tokens: Some(48),
+    }
+}
+
+fn ask(name: &str, memory: Option<u64>) -> Request {
+    Request::Ask {
+        ticket: 2,
+        question: QUESTION.to_owned(),
+        method: method(name),
+        budget: None,
+        max_tokens: 48,
+        temperature: 0.0,
+        seed: 0,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory,
+    }
+}
+
+/// What a question would cost, or the sentence that refuses it.
+fn costs(worker: &mut Worker, request: &Request) -> Result<Estimate, String> {
+    worker.say(request);
+    match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
+        (Reply::Estimate { estimate, .. }, _) => Ok(estimate),
+        (Reply::Failed { what, message, .. }, _) => {
+            assert_eq!(what, Failure::Estimate);
+            Err(message)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The least that a question under a method takes in all, by what a limit of 1 MiB is told is missing.
+fn least(worker: &mut Worker, name: &str) -> u64 {
+    let refusal = costs(worker, &estimate(name, None, Some(MIB))).expect_err("too little");
+    assert!(
+        refusal.starts_with("--memory 1.0 MiB needs ") && refusal.contains("the weights alone are"),
+        "{refusal}"
+    );
+    let missing = refusal
+        .split(" needs ")
+        .nth(1)
+        .and_then(|rest| rest.split(" MiB").next())
+        .and_then(|figure| figure.parse::<f64>().ok())
+        .unwrap_or_else(|| panic!("{refusal}"));
+    MIB + (missing * MIB as f64) as u64
+}
+
+#[test]
+fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
+    let mut worker = ready();
+    let free = costs(&mut worker, &estimate("snapkv", Some("100%"), None)).expect("no limit");
+    assert_eq!(free.fitted, None);
+    let whole = costs(&mut worker, &estimate("snapkv", None, Some(1 << 34))).expect("much memory");
+    assert_eq!(
+        whole.rows, whole.prompt_tokens,
+        "all that there is room for"
+    );
+    assert_eq!((whole.rows, whole.cache), (free.rows, free.cache));
+
+    let limit = least(&mut worker, "snapkv") + MIB;
+    let fits = costs(&mut worker, &estimate("snapkv", None, Some(limit))).expect("it fits");
+    assert!(fits.rows < whole.rows || fits.cache != "f16", "{fits:?}");
+    let said = fits.fitted.expect("what was chosen");
+    assert!(
+        said.contains(" of memory: ") && said.contains("at the worst moment"),
+        "{said}"
+    );
+    // Fewer rows than there is room for, if a person wants fewer.
+    let few = costs(&mut worker, &estimate("snapkv", Some("10%"), Some(1 << 34))).expect("it fits");
+    assert_eq!(few.rows, few.prompt_tokens / 10);
+
+    worker.say(&ask("snapkv", Some(limit)));
+    let (Reply::Answered { answer, .. }, _) = worker.find(is_end) else {
+        panic!("no answer")
+    };
+    assert_eq!(answer.cache, fits.cache);
+    let rows = answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len();
+    let off = rows.abs_diff(fits.rows);
+    // The estimate is of a question of ordinary length.
+    assert!(off * 20 <= fits.rows, "{rows} of {} expected", fits.rows);
+    let told = |note: &String| note.contains(" of memory: ");
+    assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+
+    // The choice of a method keeps to it too.
+    let chosen = costs(&mut worker, &estimate(AUTO, None, Some(limit))).expect("it fits");
+    assert!(chosen.chosen.is_some() && chosen.fitted.is_some());
+}
+
+#[test]
+fn a_memory_limit_below_the_weights_refuses_before_anything_is_read() {
+    let mut worker = ready();
+    for name in ["snapkv", AUTO] {
+        least(&mut worker, name);
+        worker.say(&ask(name, Some(MIB)));
+        let (ticket, what, message, stopped) = failure(worker.find(|reply| {
+            assert!(!matches!(reply, Reply::Progress { .. }), "nothing is read");
+            is_end(reply)
+        }));
+        assert_eq!((ticket, what, stopped), (Some(2), Failure::Ask, false));
+        assert!(
+            message.contains(" more: the weights alone are"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_document_that_is_read_in_streaming_keeps_to_a_memory_limit_and_is_found_in_the_vault() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    let text = std::fs::read_to_string(sample()).expect("the sample");
+    std::fs::write(&long, text.repeat(4)).expect("a long document");
+    let vaults = folder.path().join("vaults");
+    let mut worker = Worker::start_with(&[("KEPT_VAULTS", vaults.to_str().expect("UTF-8"))]);
+    worker.say(&kept_tests::worker::open_model("mini"));
+    worker.say(&Request::OpenDocument { path: long });
+    worker.find(|reply| matches!(reply, Reply::Tokens { streams: true, .. }));
+    let free = costs(&mut worker, &estimate("streaming_llm", None, None)).expect("no limit");
+    let limit = least(&mut worker, "streaming_llm") + 3 * MIB;
+    let request = estimate("streaming_llm", None, Some(limit));
+    let fits = costs(&mut worker, &request).expect("it fits");
+    assert!(
+        fits.rows < free.rows || fits.cache != free.cache,
+        "{fits:?}"
+    );
+    assert_eq!(fits.tokens_from_vault, 0);
+    worker.say(&ask("streaming_llm", Some(limit)));
+    let (Reply::Answered { answer, .. }, _) = worker.find(is_end) else {
+        panic!("no answer")
+    };
+    assert!(answer.streamed);
+    assert_eq!(
+        (answer.rows_per_layer[0], &answer.cache),
+        (fits.rows, &fits.cache)
+    );
+    // What was left there is of a reading within this very limit.
+    let again = costs(&mut worker, &request).expect("it fits");
+    assert!(again.tokens_from_vault > 0, "{again:?}");
+}
+
+/// A window that knows no limit says nothing of one.
+#[test]
+fn requests_without_a_limit_are_as_they_were() {
+    let named = json!({"name": "snapkv", "parameters": []});
+    let written = json!({"request": "estimate", "ticket": 1, "method": named, "budget": null});
+    let read: Request = serde_json::from_value(written).expect("an estimate");
+    assert!(matches!(
+        read,
+        Request::Estimate {
+            memory: None,
+            max_tokens: None,
+            ..
+        }
+    ));
+    let limited = ask("snapkv", Some(6 << 30));
+    let written = serde_json::to_value(&limited).expect("JSON");
+    let read: Request = serde_json::from_value(written).expect("a question");
+    assert_eq!(read, limited);
+}

@@ -1,0 +1,367 @@
+//! What becomes of a question where a GPU has no memory left, is given up, or fails: one sentence, and the next question is answered as
+//! ever. On the GPU of this computer in a build for it, else on the emulator; only a process of its own can lose a real GPU, and only with one.
+
+#[allow(dead_code)] // of the worker's own tests
+use crate::gpus::*;
+use kept_cuda::{Buffer, Device, DeviceError, emulated};
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::policies::Budget;
+use kept_engine::protocol::{Failure, Reply, Request};
+use kept_engine::{
+    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, Method, Prompt, Reading,
+    Sampling, Streaming, Watch,
+};
+use kept_models::testing::TinyLlama;
+use kept_tests::worker::{Worker, ask, is_end, open_model};
+
+/// What an emulated GPU has here: a test fills it.
+const LITTLE: u64 = 32 << 20;
+
+fn model() -> Tiny {
+    tiny(&TinyLlama {
+        context: 1 << 16,
+        ..quick("llama", 2)
+    })
+}
+
+fn on(file: &Tiny, gpu: &Device) -> Engine {
+    let engine = Engine::open(&file.path).expect("a model");
+    engine.on_gpu(gpu.clone()).expect("memory")
+}
+
+/// Asks about so many words, watched.
+fn asked(
+    engine: &Engine,
+    method: &str,
+    times: usize,
+    (watch, stop): (&mut dyn Watch, &Stop),
+) -> Result<Answer, EngineError> {
+    let text = "the word and ".repeat(times).into_bytes();
+    let document = Document::from_bytes("note.txt", text).expect("a text");
+    let ask = Ask {
+        document: &document,
+        question: "Who?",
+        method: &Method {
+            name: method.to_owned(),
+            parameters: Vec::new(),
+        },
+        budget: Some(Budget::Rows(40)),
+        sampling: &Sampling::default(),
+        max_tokens: 5,
+        thinking: false,
+        limits: Limits {
+            memory: None,
+            streaming: Streaming::Off,
+        },
+        vault: None,
+    };
+    engine.ask_watched(&ask, watch, stop)
+}
+
+/// Nobody watches.
+struct Nobody;
+
+impl Watch for Nobody {}
+
+/// Words and rows of an answer: what may not depend on what came before.
+fn answered(engine: &Engine, method: &str) -> (String, Vec<usize>) {
+    let answer = asked(engine, method, 12, (&mut Nobody, &Stop::new())).expect("an answer");
+    (answer.text, answer.rows_per_layer)
+}
+
+/// One sentence with the way out.
+#[track_caller]
+fn is_one_sentence(error: &EngineError, way_out: &str) {
+    let said = error.to_string();
+    assert!(said.contains(way_out) && !said.contains('\n'), "{said}");
+}
+
+/// Takes what is left of a GPU, to the last kilobyte: none gives all of it in one piece.
+fn ballast(gpu: &Device) -> Vec<Buffer<u8>> {
+    let mut held = Vec::new();
+    let mut piece = gpu.free_memory().expect("it answers").max(1 << 20);
+    while piece >= 1 << 10 {
+        match gpu.alloc_uninit::<u8>(piece as usize) {
+            Ok(taken) => held.push(taken),
+            Err(DeviceError::OutOfMemory { .. }) => piece /= 2,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    held
+}
+
+#[test]
+fn a_question_that_a_full_gpu_has_no_room_for_is_refused_with_what_is_missing() {
+    let (file, gpu) = (model(), gpu_of(LITTLE));
+    let engine = on(&file, &gpu);
+    let expected = answered(&engine, "snapkv");
+    let held = ballast(&gpu);
+    // Some 18,000 tokens: what is read of them would take megabytes.
+    let refusal = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
+    let refusal = refusal.err().expect("refused");
+    is_one_sentence(&refusal, "are missing");
+    assert!(
+        matches!(&refusal, EngineError::GpuMemory { needed, free, .. } if needed > free),
+        "{refusal}"
+    );
+    assert!(!refusal.loses_gpu(), "nothing was asked of the GPU");
+    drop(held);
+    assert_eq!(answered(&engine, "snapkv"), expected);
+    // The emulator would take minutes for it.
+    if !is_emulated(&gpu) {
+        let found = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
+        assert!(found.expect("there is room").prompt.len() > 18_000);
+    }
+}
+
+/// When a GPU's memory is taken by somebody else.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum When {
+    /// The prompt is made.
+    Made,
+    /// Its first layer is cut.
+    Cut,
+    /// It is read.
+    Read,
+}
+
+/// Takes what is left of a GPU then.
+struct Greedy<'a> {
+    gpu: &'a Device,
+    when: When,
+    held: Vec<Buffer<u8>>,
+}
+
+impl Greedy<'_> {
+    fn heard(&mut self, when: When) {
+        if when == self.when && self.held.is_empty() {
+            self.held = ballast(self.gpu);
+        }
+    }
+}
+
+impl Watch for Greedy<'_> {
+    fn prompt(&mut self, _prompt: &Prompt) {
+        self.heard(When::Made);
+    }
+
+    fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {
+        self.heard(When::Cut);
+    }
+
+    fn read(&mut self, _read: &Reading) {
+        self.heard(When::Read);
+    }
+}
+
+/// Somebody else takes the memory between the estimate and the work.
+#[test]
+fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_again() {
+    let (file, gpu) = (model(), gpu_of(LITTLE));
+    let engine = on(&file, &gpu);
+    for (method, when) in [
+        ("snapkv", When::Made),
+        // The rows of the next layer have no room.
+        ("snapkv", When::Cut),
+        ("snapkv", When::Read),
+        ("h2o", When::Read),
+    ] {
+        let expected = answered(&engine, method);
+        let free = gpu.free_memory().expect("it answers");
+        let mut greedy = Greedy {
+            gpu: &gpu,
+            when,
+            held: Vec::new(),
+        };
+        let failed = asked(&engine, method, 12, (&mut greedy, &Stop::new()));
+        assert!(!greedy.held.is_empty());
+        let failed = failed.err().expect("there is no memory");
+        is_one_sentence(&failed, "--device cpu");
+        assert!(
+            matches!(
+                &failed,
+                EngineError::Gpu(DeviceError::OutOfMemory { needed, .. }) if *needed > 0
+            ) && failed.loses_gpu(),
+            "{method} {when:?}: {failed}"
+        );
+        drop(greedy);
+        if is_emulated(&gpu) {
+            let left = gpu.free_memory().expect("it answers");
+            assert_eq!(left, free, "{method} {when:?}: something is still taken");
+        }
+        assert_eq!(answered(&engine, method), expected, "{method} {when:?}");
+    }
+}
+
+/// Gives a question up where its reading has cut a layer, or after so many pieces of the answer.
+struct Impatient {
+    stop: Stop,
+    after: Option<usize>,
+}
+
+impl Watch for Impatient {
+    fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {
+        if self.after.is_none() {
+            self.stop.request();
+        }
+    }
+
+    fn token(&mut self, _text: &str) {
+        match &mut self.after {
+            Some(0) => self.stop.request(),
+            Some(more) => *more -= 1,
+            None => panic!("the reading was given up"),
+        }
+    }
+}
+
+#[test]
+fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
+    let (file, gpu) = (model(), gpu_of(1 << 30));
+    let engine = on(&file, &gpu);
+    for method in ["snapkv", "h2o"] {
+        let expected = answered(&engine, method);
+        let free = gpu.free_memory().expect("it answers");
+        for after in [None, Some(0), Some(1)] {
+            let stop = Stop::new();
+            let mut watch = Impatient {
+                stop: stop.clone(),
+                after,
+            };
+            let given_up = asked(&engine, method, 12, (&mut watch, &stop));
+            match (after, given_up) {
+                (None, Err(EngineError::Stopped)) => {}
+                (Some(_), Ok(answer)) => {
+                    assert_eq!(answer.finish, Finish::Stopped, "{method}");
+                    assert!(expected.0.starts_with(&answer.text), "{method}");
+                    assert!(answer.text.len() < expected.0.len(), "{method}");
+                }
+                (_, Ok(answer)) => panic!("{method} {after:?}: {}", answer.text),
+                (_, Err(error)) => panic!("{method} {after:?}: {error}"),
+            }
+            if is_emulated(&gpu) {
+                let left = gpu.free_memory().expect("it answers");
+                assert_eq!(left, free, "{method} {after:?}: something is still taken");
+            }
+            assert_eq!(answered(&engine, method), expected, "{method} {after:?}");
+        }
+    }
+}
+
+/// Of the emulator, whatever this computer has: a GPU that failed is lost for a whole process, and this one has more to test.
+#[test]
+fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
+    if without_emulator() {
+        return;
+    }
+    let file = model();
+    let whole = on(&file, &emulated::device(90, 1 << 30));
+    for method in ["snapkv", "h2o"] {
+        let (gpu, meter) = emulated::fault_injecting(90, 1 << 30);
+        let engine = on(&file, &gpu);
+        let before = meter.launches();
+        let expected = answered(&engine, method);
+        let of_all = meter.launches() - before;
+        for part in 0..4 {
+            // In the reading and in the answer, recorded or not.
+            let (gpu, meter) = emulated::fault_injecting(90, 1 << 30);
+            let engine = on(&file, &gpu);
+            meter.fails_after(part * of_all / 4);
+            for _ in 0..2 {
+                let failed = asked(&engine, method, 12, (&mut Nobody, &Stop::new()));
+                let failed = failed.err().expect("a GPU that failed");
+                is_one_sentence(&failed, "use --device cpu");
+                assert!(failed.loses_gpu(), "{method} {part}: {failed}");
+            }
+        }
+        assert_eq!(answered(&whole, method), expected, "{method}");
+    }
+}
+
+/// Whether this build has a GPU to lose; says so where it has none.
+fn has_a_gpu() -> bool {
+    #[cfg(feature = "cuda")]
+    match kept_cuda::nvidia::gpus() {
+        Ok(_) => return true,
+        Err(why) => eprintln!("skipped: no CUDA device ({why})"),
+    }
+    #[cfg(not(feature = "cuda"))]
+    eprintln!("skipped: no CUDA device (this build has no kernels for one)");
+    false
+}
+
+/// The window's engine on a GPU that traps while it reads, and while it answers: its sentence, code 71, and another one that answers.
+#[test]
+fn a_worker_whose_gpu_fails_ends_with_71_and_another_one_answers() {
+    if !has_a_gpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("note.txt");
+    let text = "The market day of Saltmarrow is Thursday. The locker code of Ann Quorvin is 4711. ";
+    std::fs::write(&path, text.repeat(4)).expect("a document");
+    let question = "What is the locker code of Ann Quorvin?";
+    let start = |variables: &[(&str, &str)]| {
+        let mut worker = Worker::start_as(&["--device", "cuda:0"], variables);
+        worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+        worker.say(&open_model("mini"));
+        worker.say(&Request::OpenDocument { path: path.clone() });
+        worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+        worker
+    };
+    let endless = Request::Ask {
+        ticket: 1,
+        question: question.to_owned(),
+        method: kept_tests::worker::method("h2o"),
+        budget: Some("64".to_owned()),
+        max_tokens: 3000,
+        // Hot enough never to end by itself.
+        temperature: 100.0,
+        seed: 3,
+        repeat_penalty: None,
+        thinking: false,
+        cache: None,
+        memory: None,
+    };
+    for (launch, question, answers) in [
+        ("20", &ask(1, question, "snapkv"), false),
+        ("5000", &endless, true),
+    ] {
+        let mut worker = start(&[("KEPT_GPU_FAULT", launch)]);
+        worker.say(question);
+        let heard = worker.until(is_end);
+        let said = (heard.iter()).any(|(reply, _)| matches!(reply, Reply::Token { .. }));
+        assert_eq!(said, answers, "launch {launch}");
+        match heard.last() {
+            Some((
+                Reply::Failed {
+                    what: Failure::Ask,
+                    message,
+                    stopped: false,
+                    ..
+                },
+                _,
+            )) => {
+                assert!(
+                    message.contains("GPU") && message.contains("failed in"),
+                    "{message}"
+                );
+                assert!(
+                    message.contains("--device cpu") && !message.contains('\n'),
+                    "{message}"
+                );
+            }
+            other => panic!("launch {launch}: {other:?}"),
+        }
+        let ended = worker.wait();
+        assert_eq!(ended.code, Some(71), "launch {launch}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("bug"), "{}", ended.stderr);
+    }
+    let mut worker = start(&[]);
+    worker.say(&ask(2, question, "snapkv"));
+    match worker.find(is_end).0 {
+        Reply::Answered { answer, .. } => assert!(answer.text.contains("4711"), "{}", answer.text),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,13 @@
+//! The engine on a GPU: the emulated one, or in a build with the feature `cuda` the one of this computer.
+
+mod faults;
+mod gpus;
+mod graph;
+mod kept_rows;
+mod measurements;
+mod methods;
+mod rows;
+#[cfg(target_os = "linux")]
+mod scripts;
+mod small_memory;
+mod variants;

@@ -1,0 +1,196 @@
+//! Methods that ask about rows, merge them or leave them to others, on a GPU: it is answered, merged and added up where rows lie, what comes
+//! to the host is what was asked and kept, and other methods that look at the same layer see it as it is.
+
+use crate::gpus::*;
+use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::Policy;
+use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
+use kept_tests::compare::apart;
+
+const STEPS: usize = 3;
+const CACHE: CacheType = CacheType::F16;
+
+/// What was kept, and the logits of an answer from it.
+type Answered = (RetentionMap, Vec<Vec<f32>>);
+
+fn answer(
+    model: &Model,
+    rope: &RopeTable,
+    policy: &mut dyn Policy,
+    read: PrefillOutcome,
+) -> Answered {
+    let map = read.map;
+    let mut decoder = Decoder::new(model, rope, policy, read.rows, read.cache);
+    let mut logits = vec![decoder.logits_of(&read.hidden).to_vec()];
+    for token in 10..10 + STEPS as u32 {
+        logits.push(decoder.step(token, None).to_vec());
+    }
+    (map, logits)
+}
+
+fn alone(model: &Model, (name, set, budget): (&str, &str, usize), ids: &[u32]) -> Answered {
+    let rope = RopeTable::new(model.config(), ids.len() + STEPS);
+    let mut policy = policy(name, set);
+    let read = Prefill::new(model, ids, &mut *policy, budget, STEPS, &rope)
+        .with_cache(CACHE)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{name} {set}: {e}"));
+    answer(model, &rope, &mut *policy, read)
+}
+
+/// Bytes that come of each layer, besides the kept rows and the last row of the residual stream.
+struct Numbers {
+    /// Of each token and query head.
+    of_query_heads: usize,
+    /// Of each token and kv head.
+    of_heads: usize,
+    /// Whatever the number of tokens.
+    besides: usize,
+}
+
+/// Of a prompt of several hundred tokens a layer's rows are not brought, whatever a method does with them: what it is told of them comes, and what
+/// it keeps.
+#[test]
+fn what_methods_ask_about_rows_comes_and_not_the_rows() {
+    let file = tiny(&quick("llama", 2));
+    let (gpu, meter) = limited(1 << 30);
+    let there = on_gpu(open(&file.path), &gpu);
+    let config = there.config();
+    let (tokens, budget) = (600, 60);
+    let ids = ids(tokens, config.vocab);
+    let rope = RopeTable::new(config, ids.len() + STEPS);
+    let (q_heads, heads, dim) = (config.q_heads, config.kv_heads, config.head_dim);
+    let seen = |of_query_heads, of_heads, besides| Numbers {
+        of_query_heads,
+        of_heads,
+        besides,
+    };
+    // The window's view and all rows'; of the tokens that may be merged the best, how alike and how long.
+    let merged = seen(8, 0, 3 * 4 * heads * 4 * budget);
+    // The means of 256 tokens each.
+    let directions = seen(0, 4, 4 * heads * 3 * dim);
+    // A logit, the value's length, and what queries are on the whole.
+    let expected = seen(4, 4, 8 * q_heads * dim * (dim + 1));
+    // The window's view, and what is left between two kept rows, in pieces of 256 tokens.
+    let left = seen(4, 0, 4 * heads * dim * (budget + 1 + tokens / 256));
+    for (name, set, numbers) in [
+        ("ems", "w=8", &merged),
+        ("ems", "w=8,positions=reassigned", &merged),
+        ("keydiff", "", &directions),
+        ("expected_attention", "", &expected),
+        ("cam", "base=snapkv,w=8", &left),
+    ] {
+        let mut policy = policy(name, set);
+        let (_, before) = meter.copied();
+        let read = Prefill::new(&there, &ids, &mut *policy, budget, STEPS, &rope)
+            .with_cache(CACHE)
+            .run(&mut |_| (), &Stop::new())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let brought = (meter.copied().1 - before) as usize;
+        let merged: usize = read.map.merged.iter().flatten().map(Vec::len).sum();
+        assert_eq!(merged > 0, name == "ems", "{set}: {merged} are merged");
+        let rows = |count: usize| 2 * 2 * config.kinds.len() * heads * dim * count;
+        let of_tokens = q_heads * numbers.of_query_heads + heads * numbers.of_heads;
+        let told = config.kinds.len() * (of_tokens * tokens + numbers.besides);
+        assert!(
+            brought <= rows(budget) + told + 4 * config.width,
+            "{name} {set}: {brought} bytes came, {} of kept rows and {told} of what is told",
+            rows(budget)
+        );
+        assert!(brought < rows(tokens), "{name} {set}: as much as all rows");
+    }
+}
+
+/// Of several methods that cut the same reading each keeps what it keeps alone, whoever merged rows or looked at all of them before.
+#[test]
+fn methods_beside_one_that_merges_keep_their_own_rows() {
+    let file = tiny(&quick("llama", 2));
+    let gpu = gpus().remove(0);
+    let there = on_gpu(open(&file.path), &gpu);
+    let ids = ids(150, there.config().vocab);
+    let methods = [
+        ("ems", "w=8", 40),
+        ("snapkv", "w=8", 40),
+        ("ems", "w=8,positions=reassigned", 40),
+        ("keydiff", "", 40),
+        ("expected_attention", "", 40),
+        ("ems", "w=12", 50),
+        ("cam", "base=snapkv,w=8", 40),
+    ];
+    let rope = RopeTable::new(there.config(), ids.len() + STEPS);
+    let mut policies: Vec<Box<dyn Policy>> = methods
+        .iter()
+        .map(|(name, set, _)| policy(name, set))
+        .collect();
+    let shared = SharedPrefill {
+        model: &there,
+        ids: &ids,
+        document: None,
+        tail: 0,
+        max_new_tokens: STEPS,
+        rope: &rope,
+    };
+    let cuts = policies.iter_mut().zip(methods);
+    let cuts = cuts.map(|(policy, (.., budget))| Cut {
+        policy: &mut **policy,
+        budget,
+        cache: CACHE,
+    });
+    let outcomes = shared
+        .run(cuts.collect(), &mut |_| (), &Stop::new())
+        .expect("a reading");
+    for ((outcome, policy), method) in outcomes.into_iter().zip(&mut policies).zip(methods) {
+        let read = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
+        let found = answer(&there, &rope, &mut **policy, read);
+        assert!(found == alone(&there, method, &ids), "{method:?}");
+    }
+}
+
+/// Where nothing is cut nobody asks, whatever the method asks for where it cuts: the answer is the processor's with the same method.
+#[test]
+fn a_prompt_that_fits_is_kept_whole() {
+    let file = tiny(&small("llama", 2));
+    let there = on_gpu(open(&file.path), &gpus().remove(0));
+    let ids = ids(30, there.config().vocab);
+    let here = open(&file.path);
+    for method in [
+        ("keydiff", "", 40),
+        ("expected_attention", "", 40),
+        ("ems", "", 60),
+        ("ems", "positions=reassigned", 60),
+        ("cam", "base=snapkv,w=8", 40),
+    ] {
+        let (map, logits) = alone(&there, method, &ids);
+        assert_eq!(
+            map.merged.iter().flatten().flatten().count(),
+            0,
+            "{method:?}"
+        );
+        let (_, expected) = alone(&here, method, &ids);
+        let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart <= BOUND, "{method:?}: {apart:.1e} apart");
+    }
+}
+
+/// What hundreds of evicted neighbours leave to others is added up in pieces, and comes to what the processor adds up.
+#[test]
+fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
+    let file = tiny(&small("llama", 2));
+    let there = on_gpu(open(&file.path), &gpus().remove(0));
+    let here = open(&file.path);
+    let ids = ids(420, here.config().vocab);
+    // Some 390 tokens between the first and the last.
+    let method = ("cam", "base=streaming_llm", 30);
+    let ((map, logits), (expected_map, expected)) =
+        (alone(&there, method, &ids), alone(&here, method, &ids));
+    assert!(map == expected_map, "other rows");
+    let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
+    let apart = apart.fold(0.0, f32::max);
+    assert!(apart <= BOUND, "{apart:.1e} apart");
+    // And not what is there where nothing is left to others.
+    let (_, evicted) = alone(&here, ("streaming_llm", "", 30), &ids);
+    let moved = kept_tests::compare::apart(&evicted[1], &expected[1]);
+    assert!(moved > 2.0 * BOUND, "{moved:.1e} by what is left");
+}

@@ -1,0 +1,233 @@
+//! Rows that are kept on a GPU, in every type: those of the processor, with the same ones wide. And what all of it takes of the
+//! GPU, known before it is taken.
+
+use crate::gpus::*;
+use kept_cuda::emulated;
+use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::models::RopeTable;
+use kept_engine::policies::{Budget, PromptShape};
+use kept_engine::{Engine, Method, Prefill};
+use kept_tests::compare::apart;
+
+/// More than stay wide, so that some are rounded.
+const PROMPT: usize = 100;
+
+/// What rounding to so few bits may cost when a number falls on the other side of an edge; relative to the largest logit.
+fn bound(cache: CacheType) -> f32 {
+    match cache {
+        CacheType::Q4_0 => 2.0 * BOUND,
+        _ => BOUND,
+    }
+}
+
+#[track_caller]
+fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
+    let gpu = gpus().remove(0);
+    let file = tiny(&small("llama", 2));
+    let here = open(&file.path);
+    let there = on_gpu(open(&file.path), &gpu);
+    let ids = ids(PROMPT, here.config().vocab);
+    let given: Vec<u32> = ids[10..18].to_vec();
+    let mut tied = 0;
+    for &method in methods {
+        let expected = run((&here, cache), method, &ids, Ok(&given));
+        let found = run((&there, cache), method, &ids, Ok(&given));
+        // Of two rows that are nearly tied the other may be kept; the rest is then another cache's.
+        if found.map != expected.map {
+            let alike = alike(&found.map, &expected.map);
+            assert!(alike > 0.97, "{cache} {method:?}: {alike} of what is kept");
+            tied += 1;
+            continue;
+        }
+        for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
+            let apart = apart(found, expected);
+            assert!(
+                apart <= bound(cache),
+                "{cache} {method:?}: logits {step} are {apart:.1e} apart"
+            );
+        }
+        // And not those of another type.
+        let exact = run((&here, CacheType::F16), method, &ids, Ok(&given));
+        let moved = apart(&expected.logits[8], &exact.logits[8]);
+        assert!(moved > 0.0, "{cache} {method:?}: nothing was rounded");
+    }
+    assert!(tied <= 1, "{cache}: {tied} methods kept other rows");
+}
+
+// By what becomes of rows: they stay; one goes for each that comes, and its place is traded; many go at once; they stand at their rank and
+// are turned in the kernel.
+
+#[test]
+fn rows_of_eight_bits_are_the_processors() {
+    let sweeps = "w=8,decode_cap=88,decode_every=2,decode_w=2";
+    let methods = [
+        ("snapkv", "w=8", 90),
+        ("tova", "", 88),
+        ("snapkv", sweeps, 86),
+    ];
+    the_processors_rows(CacheType::Q8_0, &methods);
+}
+
+#[test]
+fn rows_of_four_bits_are_the_processors() {
+    let methods = [
+        ("snapkv", "w=8", 90),
+        ("tova", "", 90),
+        ("streaming_llm", "positions=reassigned", 90),
+    ];
+    the_processors_rows(CacheType::Q4_0, &methods);
+}
+
+/// A GPU computes with halves: rows that claim to be more exact are refused, before anything is read.
+#[test]
+fn rows_of_f32_are_refused_by_name() {
+    if without_emulator() {
+        return;
+    }
+    let file = tiny(&quick("llama", 2));
+    let model = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
+    let ids = ids(40, model.config().vocab);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let mut policy = policy("snapkv", "w=8");
+    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope)
+        .with_cache(CacheType::F32)
+        .run(&mut |_| panic!("nothing is read"), &Stop::new());
+    let refusal = read.err().expect("refused").to_string();
+    assert!(
+        refusal.contains("f32") && refusal.contains("--device cpu") && !refusal.contains('\n'),
+        "{refusal}"
+    );
+}
+
+fn method(name: &str) -> Method {
+    Method {
+        name: name.to_owned(),
+        parameters: Vec::new(),
+    }
+}
+
+/// What the ledger says of a GPU before anything is read is what is then taken there at the worst moment, to a twentieth.
+#[test]
+fn what_a_gpu_will_hold_is_known_before() {
+    let file = tiny(&quick("llama", 2));
+    for (name, cache, budget) in [
+        ("full", CacheType::F16, 0),
+        ("snapkv", CacheType::Q8_0, 90),
+        ("h2o", CacheType::Q4_0, 90),
+        ("treekv", CacheType::Q8_0, 80),
+        ("ems", CacheType::F16, 60),
+        ("kvzip", CacheType::F16, 60),
+    ] {
+        let (gpu, meter) = limited(1 << 30);
+        let engine = Engine::open(&file.path).expect("a model");
+        let engine = engine.with_cache(cache).on_gpu(gpu).expect("it fits");
+        let model = engine.model();
+        let weights = meter.most();
+        let ids = ids(PROMPT, model.config().vocab);
+        let budget = (budget > 0).then_some(Budget::Rows(budget));
+        let shape = PromptShape::of(ids.len());
+        let expected = engine
+            .expected_ledger(&shape, &method(name), budget, 6)
+            .expect("an estimate");
+        assert_eq!(meter.most(), weights, "{name}: an estimate takes nothing");
+
+        let mut policy = policy(name, "");
+        let rope = RopeTable::new(model.config(), ids.len() + 6);
+        let rows = budget.map_or(100, |b| b.rows(ids.len(), 1).expect("rows"));
+        let outcome = Prefill::new(model, &ids, &mut *policy, rows, 6, &rope)
+            .with_cache(cache)
+            .run(&mut |_| (), &Stop::new())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut decoder =
+            kept_engine::Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        decoder.try_logits_of(&outcome.hidden).expect("logits");
+        for token in 10..16 {
+            decoder.try_step(token, None).expect("logits");
+        }
+        let (took, said) = (meter.most() as f64, expected.gpu as f64);
+        assert!(
+            (took / said - 1.0).abs() <= 0.05,
+            "{name} {cache}: {took} bytes of the GPU, announced {said}"
+        );
+    }
+}
+
+/// A question that a GPU has no room for is refused before anything is read, with what is missing; a limit has rows fitted to it.
+#[test]
+fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
+    if without_emulator() {
+        return;
+    }
+    let file = tiny(&quick("llama", 2));
+    let engine = |memory: u64| {
+        let engine = Engine::open(&file.path).expect("a model");
+        engine
+            .on_gpu(emulated::device(86, memory))
+            .expect("it fits")
+    };
+    let large = engine(1 << 30);
+    let weights = large.model().gpu().expect("a GPU").bytes();
+    let text = "the word and ".repeat(60).into_bytes();
+    let document = kept_engine::documents::Document::from_bytes("note.txt", text).expect("a text");
+    let sampling = kept_engine::Sampling::default();
+    let full = method("full");
+    let ask = |engine: &Engine, memory: Option<u64>| {
+        let ask = kept_engine::Ask {
+            document: &document,
+            question: "Who?",
+            method: &full,
+            budget: None,
+            sampling: &sampling,
+            max_tokens: 2,
+            thinking: false,
+            limits: kept_engine::Limits {
+                memory,
+                ..kept_engine::Limits::default()
+            },
+            vault: None,
+        };
+        engine.ask(&ask, &mut |_| (), &Stop::new())
+    };
+    // Room for the weights and for little more.
+    let refusal = ask(&engine(weights + 200_000), None)
+        .err()
+        .expect("refused");
+    let refusal = refusal.to_string();
+    assert!(
+        refusal.contains("missing") && refusal.contains("emulated") && !refusal.contains('\n'),
+        "{refusal}"
+    );
+    let answer = ask(&large, None).expect("an answer");
+    let (needed, method) = (answer.ledger.gpu, &answer.method);
+    assert!(needed > weights, "{method}: {needed} of {weights}");
+    // A limit is one of the GPU's memory: just enough is enough, and less is said to be too little.
+    ask(&large, Some(needed + needed / 20)).expect("an answer");
+    let refusal = ask(&large, Some(weights))
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(refusal.contains("--memory"), "{refusal}");
+}
+
+/// What a model can read with a GPU's memory, asked of an engine that is nowhere yet.
+#[test]
+fn a_gpu_s_memory_says_how_much_can_be_read() {
+    if without_emulator() {
+        return;
+    }
+    let file = tiny(&quick("llama", 2));
+    let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
+    let engine = Engine::open(&file.path).expect("a model");
+    let there = engine.on_gpu(gpu.dry_run()).expect("as if");
+    assert_eq!(meter.most(), 0, "nothing is copied");
+    let usual = method("snapkv");
+    let weights = there.model().gpu().expect("as if there").bytes();
+    let (little, much) = (
+        there.fit(weights + (2 << 20), &usual),
+        there.fit(1 << 30, &usual),
+    );
+    let longest = |fit: &kept_engine::Fit| fit.lines[0].tokens;
+    assert!(longest(&little) < longest(&much), "{little:?} {much:?}");
+    assert!(much.lines[0].whole_context, "{much:?}");
+    assert!(there.fit(1000, &usual).missing_bytes() > 0);
+}

@@ -1,0 +1,344 @@
+//! A GPU that a model or a document is too large for: layers that have no room there are read from the host, and so is the residual
+//! stream; the answer is that of a GPU with room for everything, to the bit. With the emulator for a GPU.
+
+use crate::gpus::*;
+use kept_cuda::{Device, Meter, emulated};
+use kept_engine::documents::Document;
+use kept_engine::kernels::{CacheType, PackedRows, Stop, format_bytes};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{Budget, PromptShape};
+use kept_engine::vault::Vaults;
+use kept_engine::{Ask, Engine, EngineError, Limits, Method, Prefill, Sampling, Streaming};
+use kept_models::testing::{MetaValue, TinyLlama};
+use kept_tests::vaults::Place;
+
+const ROOMY: u64 = 1 << 30;
+
+/// With layers of a megabyte, so that they and not the buffers are what does not fit.
+fn heavy(arch: &'static str, layers: usize) -> TinyLlama {
+    TinyLlama {
+        width: 256,
+        ffn: 1024,
+        ..quick(arch, layers)
+    }
+}
+
+/// A GPU's memory in which about half of a model's layers have room.
+fn half(path: &std::path::Path) -> u64 {
+    let whole = open(path).on_gpu(emulated::device(86, ROOMY).dry_run());
+    whole.expect("memory").gpu().expect("a GPU").bytes()
+}
+
+fn bytes(model: &Model) -> (u64, u64) {
+    let gpu = model.gpu().expect("a GPU");
+    (gpu.bytes(), gpu.host_bytes())
+}
+
+/// Methods that leave the writing to the GPU and one that does not; norms behind the halves of a layer; rows that pass a layer one by one.
+#[test]
+fn layers_that_have_no_room_are_read_from_the_host() {
+    if without_emulator() {
+        return;
+    }
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&heavy(arch, 4));
+        let whole = on_gpu(open(&file.path), &emulated::device(86, ROOMY));
+        let memory = half(&file.path);
+        let (gpu, meter) = emulated::fault_injecting(86, memory);
+        let parted = on_gpu(open(&file.path), &gpu);
+        let ((all, none), (there, away)) = (bytes(&whole), bytes(&parted));
+        assert_eq!(none, 0);
+        assert!(there + away >= all && away > all / 4 && there > all / 4);
+        let ids = ids(40, whole.config().vocab);
+        for method in [("snapkv", "w=8", 24), ("h2o", "", 24)] {
+            let expected = run((&whole, CacheType::F16), method, &ids, Err(3));
+            let found = run((&parted, CacheType::F16), method, &ids, Err(3));
+            assert_eq!(found.map, expected.map, "{arch} {method:?}");
+            assert_eq!(found.tokens, expected.tokens, "{arch} {method:?}");
+            assert!(found.logits == expected.logits, "{arch} {method:?}");
+        }
+        assert!(meter.most() <= memory);
+    }
+}
+
+/// The same on the GPU of this computer, where there is one, and on one of which as much is taken.
+#[test]
+fn layers_that_a_part_of_a_gpu_has_no_room_for_are_read_from_the_host() {
+    if !is_emulated(&gpus()[0]) {
+        return layers_are_parted(limited, LARGE, 3);
+    }
+    layers_are_parted(limited, 1024, 3);
+    // The emulator takes its time for a token.
+    layers_are_parted(emulated::large, LARGE, 0);
+}
+
+/// Of a feed-forward: two layers are then more than the 26 MB that a large GPU's products and multiprocessors need for themselves, and what a pass
+/// takes, so that nothing but layers has no room.
+const LARGE: usize = 48 << 10;
+
+/// On as much of a GPU as `limited` gives; answers of so many `steps`.
+fn layers_are_parted(limited: impl Fn(u64) -> (Device, Meter), ffn: usize, steps: usize) {
+    let file = tiny(&TinyLlama {
+        ffn,
+        ..heavy("llama", 4)
+    });
+    let whole = on_gpu(open(&file.path), &limited(ROOMY).0);
+    let all = bytes(&whole).0;
+    // Ever less of it, until a part of the layers has no room.
+    let memory = (0..40u64)
+        .map(|step| all * (60 - step) / 30)
+        .find(|&memory| {
+            let there = open(&file.path).on_gpu(limited(memory).0.dry_run());
+            there.is_ok_and(|there| bytes(&there).1 > all / 5)
+        });
+    let memory = memory.expect("a part of them stays");
+    let (gpu, meter) = limited(memory);
+    let parted = on_gpu(open(&file.path), &gpu);
+    let ids = ids(40, whole.config().vocab);
+    for method in [("snapkv", "w=8", 24), ("h2o", "", 24)] {
+        let expected = run((&whole, CacheType::F16), method, &ids, Err(steps));
+        let found = run((&parted, CacheType::F16), method, &ids, Err(steps));
+        assert_eq!(found.map, expected.map, "{method:?}");
+        assert_eq!(found.tokens, expected.tokens, "{method:?}");
+        assert!(found.logits == expected.logits, "{method:?}");
+    }
+    assert!(meter.most() <= memory);
+}
+
+fn read(
+    model: &Model,
+    (method, set, budget): (&str, &str, usize),
+    memory: Option<u64>,
+) -> (Vec<f32>, u64) {
+    let ids = ids(150, model.config().vocab);
+    let rope = RopeTable::new(model.config(), ids.len());
+    let mut policy = policy(method, set);
+    let outcome = Prefill::new(model, &ids, &mut *policy, budget, 0, &rope)
+        .with_chunk(48)
+        .with_cache(CacheType::F16)
+        .with_gpu_memory(memory)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{method} {set}: {e}"));
+    (outcome.hidden, outcome.ledger.gpu)
+}
+
+/// Also where the method drops tokens on the way, and where windows slide.
+#[test]
+fn a_residual_stream_that_has_no_room_lies_on_the_host() {
+    for (arch, method) in [
+        ("llama", ("snapkv", "w=8", 60)),
+        ("llama", ("pyramidinfer", "variant=faithful", 150)),
+        ("gemma2", ("h2o", "", 60)),
+    ] {
+        let file = tiny(&heavy(arch, 2));
+        // Copies beside the computation run as late as they may, and at once.
+        let mut ways = vec![gpus().remove(0)];
+        if !gpu_only() {
+            ways.push(emulated::hasty(86, ROOMY));
+        }
+        for gpu in ways {
+            let model = on_gpu(open(&file.path), &gpu);
+            let (expected, needed) = read(&model, method, None);
+            let (found, less) = read(&model, method, Some(needed - 1));
+            assert!(found == expected, "{arch} {method:?}");
+            let (stream, stages) = (150 * 256 * 4, 2 * 48 * 256 * 4);
+            assert_eq!(needed - less, stream - stages, "{arch} {method:?}");
+        }
+    }
+}
+
+fn ask(engine: &Engine, memory: Option<u64>) -> Result<kept_engine::Answer, EngineError> {
+    ask_with(engine, memory, 12, None)
+}
+
+fn ask_with(
+    engine: &Engine,
+    memory: Option<u64>,
+    times: usize,
+    vault: Option<Vaults<'_>>,
+) -> Result<kept_engine::Answer, EngineError> {
+    let text = "the word and ".repeat(times).into_bytes();
+    let document = Document::from_bytes("note.txt", text).expect("a text");
+    let method = Method {
+        name: "snapkv".to_owned(),
+        parameters: Vec::new(),
+    };
+    let ask = Ask {
+        document: &document,
+        question: "Who?",
+        method: &method,
+        budget: Some(Budget::Rows(40)),
+        sampling: &Sampling::default(),
+        max_tokens: 3,
+        thinking: false,
+        limits: Limits {
+            memory,
+            streaming: Streaming::Off,
+        },
+        vault,
+    };
+    engine.ask(&ask, &mut |_| (), &Stop::new())
+}
+
+/// The answer says that layers lie on the host, and a limit of memory is kept by moving the residual stream there before rows are let go of.
+#[test]
+fn what_has_no_room_is_said_and_a_limit_is_kept() {
+    if without_emulator() {
+        return;
+    }
+    let file = tiny(&heavy("llama", 4));
+    let open = || Engine::open(&file.path).expect("a model");
+    let whole = open().on_gpu(emulated::device(86, ROOMY)).expect("memory");
+    let expected = ask(&whole, None).expect("an answer");
+    let said = |answer: &kept_engine::Answer| {
+        let mut notes = answer.notes.iter();
+        notes.any(|note| note.contains("have no room on emulated sm_86"))
+    };
+    assert!(!said(&expected), "{:?}", expected.notes);
+
+    let limit = expected.ledger.gpu - 1;
+    let limited = ask(&whole, Some(limit)).expect("an answer");
+    assert_eq!(limited.text, expected.text);
+    assert_eq!(limited.rows_per_layer, expected.rows_per_layer);
+    assert!(limited.ledger.gpu <= limit);
+
+    let parted = open().on_gpu(emulated::device(86, half(&file.path)));
+    let parted = parted.expect("room for half");
+    let found = ask(&parted, None).expect("an answer");
+    assert_eq!(found.text, expected.text);
+    assert!(said(&found), "{:?}", found.notes);
+    // What lies on the host is memory of the host's.
+    let away = bytes(parted.model()).1;
+    assert_eq!(found.ledger.weights, expected.ledger.weights + away);
+}
+
+/// A later question has the document's rows go there packed, as the vault has them, and none come back: those that are kept stay.
+#[test]
+fn a_later_question_carries_packed_rows_there_and_none_back() {
+    if without_emulator() {
+        return;
+    }
+    let (file, place) = (tiny(&quick("llama", 2)), Place::default());
+    let (gpu, meter) = emulated::fault_injecting(86, ROOMY);
+    let engine = Engine::open(&file.path).expect("a model");
+    let engine = engine.on_gpu(gpu).expect("memory");
+    let copied = |times: usize| {
+        let vaults = Vaults {
+            folder: &place.vaults,
+            kind: PackedRows::Q8_0,
+        };
+        let before = meter.copied();
+        let answer = ask_with(&engine, None, times, Some(vaults)).expect("an answer");
+        let after = meter.copied();
+        (answer, after.0 - before.0, after.1 - before.1)
+    };
+    let times = 100;
+    copied(times);
+    let (answer, sent, brought) = copied(times);
+    let known = answer.vault.tokens_from_vault;
+    assert!(known > 300, "{known} tokens of a vault");
+    // Of two layers with a head of 64 numbers: keys and values as halves. Beside them the rotation and the question go there, and measurements come
+    // back.
+    let halves = 2 * 2 * (known * 64 * 2) as u64;
+    assert!(
+        brought < halves / 4 && sent < halves * 34 / 64 + 280_000,
+        "{sent} bytes went there and {brought} came back, of rows of {halves}"
+    );
+    assert!(
+        brought < answer.kv_bytes,
+        "{brought} bytes came back, kept rows have {}",
+        answer.kv_bytes
+    );
+}
+
+/// A file with the shape of an 8B model in Q4_K_M, mixed as llama.cpp mixes it, whose matrices are holes.
+fn eight_billion() -> (tempfile::TempDir, std::path::PathBuf) {
+    let (layers, width, ffn, vocab) = (32, 4096, 14336, 128_256);
+    let mut w = TinyLlama {
+        layers: 0,
+        width: 256,
+        head_dim: 128,
+        context: 1 << 18,
+        ..TinyLlama::default()
+    }
+    .writer();
+    for (key, value) in [
+        ("block_count", layers),
+        ("embedding_length", width),
+        ("feed_forward_length", ffn),
+        ("attention.head_count", 32),
+        ("attention.head_count_kv", 8),
+    ] {
+        w.set(&format!("llama.{key}"), MetaValue::Whole(value as u32));
+    }
+    let tokens: Vec<String> = (0..vocab).map(|i| format!("t{i}")).collect();
+    w.set(
+        "tokenizer.ggml.token_type",
+        MetaValue::Wholes(vec![1; vocab]),
+    );
+    w.set("tokenizer.ggml.tokens", MetaValue::Texts(tokens));
+    w.set("tokenizer.ggml.merges", MetaValue::Texts(Vec::new()));
+    w.zeros("token_embd.weight", [vocab, width], "Q4_K");
+    w.zeros("output.weight", [vocab, width], "Q6_K");
+    w.tensor("output_norm.weight", &[width], "F32", &vec![1.0; width]);
+    for layer in 0..layers {
+        let more = layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+        let delicate = if more { "Q6_K" } else { "Q4_K" };
+        for (part, shape, kind) in [
+            ("attn_q", [width, width], "Q4_K"),
+            ("attn_k", [1024, width], "Q4_K"),
+            ("attn_v", [1024, width], delicate),
+            ("attn_output", [width, width], "Q4_K"),
+            ("ffn_gate", [ffn, width], "Q4_K"),
+            ("ffn_up", [ffn, width], "Q4_K"),
+            ("ffn_down", [width, ffn], delicate),
+        ] {
+            w.zeros(&format!("blk.{layer}.{part}.weight"), shape, kind);
+        }
+        for part in ["attn_norm", "ffn_norm"] {
+            let name = format!("blk.{layer}.{part}.weight");
+            w.tensor(&name, &[width], "F32", &vec![1.0; width]);
+        }
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("eight.gguf");
+    w.write(&path).expect("written");
+    (folder, path)
+}
+
+/// 128K tokens on an 8B model, by what would be taken of a GPU: nothing is, and nothing is read. A GPU of 8 GiB has room for all of it, one of
+/// 6 GiB without the residual stream and a few layers.
+#[test]
+fn a_long_document_on_a_large_model_fits_a_small_gpu() {
+    if without_emulator() {
+        return;
+    }
+    let (_folder, path) = eight_billion();
+    for (gib, all_there) in [(8, true), (6, false)] {
+        // What the driver and the kernels' code leave of it.
+        let free = (gib << 30) - (600 << 20);
+        let engine = Engine::open(&path).expect("a model");
+        let there = engine.on_gpu(emulated::device(86, free).dry_run());
+        let there = there.expect("as if");
+        let (weights, away) = bytes(there.model());
+        let method = Method {
+            name: "snapkv".to_owned(),
+            parameters: Vec::new(),
+        };
+        let shape = PromptShape::of(128 << 10);
+        let ledger = there.expected_ledger(&shape, &method, Some(Budget::Rows(2048)), 512);
+        let taken = ledger.expect("an estimate").gpu;
+        let report = format!(
+            "of {gib} GiB {} are taken, {} of them weights; {} of weights are on the host",
+            format_bytes(taken),
+            format_bytes(weights),
+            format_bytes(away)
+        );
+        assert!(taken <= free, "{report}");
+        assert_eq!(away == 0, all_there, "{report}");
+        // The residual stream of that many tokens.
+        let beside = taken - weights;
+        assert_eq!(beside > 2 << 30, all_there, "{report}");
+        eprintln!("{report}");
+    }
+}

@@ -1,0 +1,249 @@
+//! The other ways of reading on a GPU: from a vault, in streaming, with the document repeated, with the logits of every row.
+
+use crate::gpus::*;
+use kept_cuda::emulated;
+use kept_engine::kernels::{CacheType, PackedRows, Stop};
+use kept_engine::models::{Model, RopeTable};
+use kept_engine::policies::{PromptShape, STREAMING};
+use kept_engine::vault::VaultError;
+use kept_engine::{Decoder, Engine, EngineError, Method, Stream, StreamPlan};
+use kept_tests::compare::apart;
+use kept_tests::vaults::{Case, Place};
+
+/// Rows from a vault go to the GPU layer by layer: what a later question makes of them is, to the bit, a first reading of its own.
+#[test]
+fn a_later_question_on_a_gpu_is_a_first_reading() {
+    let gpu = gpus().remove(0);
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&quick(arch, 2));
+        let there = on_gpu(open(&file.path), &gpu);
+        for method in [
+            ("full", "", 400),
+            ("snapkv", "w=8", 40),
+            ("snapkv", "w=30", 50),
+            ("h2o", "", 40),
+            ("treekv", "", 40),
+            ("expected_attention", "", 40),
+            ("kvzip", "chunk=50", 40),
+        ] {
+            let first = Case::under(&there, method, 90, 0);
+            let later = Case {
+                rest: kept_tests::vaults::tokens(9, 101, there.config().vocab),
+                ..first.clone()
+            };
+            let place = Place::default();
+            first
+                .read(&there, Some(&place), PackedRows::F16)
+                .unwrap_or_else(|e| panic!("{arch} {method:?}: {e}"));
+            let (found, used, notes) = later
+                .read(&there, Some(&place), PackedRows::F16)
+                .unwrap_or_else(|e| panic!("{arch} {method:?}: {e}"));
+            let used = used.expect("vaults are allowed");
+            assert_eq!(
+                used.tokens_from_vault,
+                later.prefix.len(),
+                "{arch} {method:?}: {notes:?}"
+            );
+            let fresh = Place::default();
+            let (expected, ..) = later
+                .read(&there, Some(&fresh), PackedRows::F16)
+                .expect("a reading");
+            assert_eq!(found.map, expected.map, "{arch} {method:?}: other rows");
+            assert!(
+                found.logits == expected.logits,
+                "{arch} {method:?}: other logits"
+            );
+        }
+    }
+}
+
+/// A vault that the processor left serves the GPU, and the other way around: rows are halves in it.
+#[test]
+fn a_vault_is_the_processors_and_the_gpus() {
+    let file = tiny(&quick("llama", 2));
+    let here = open(&file.path);
+    let there = on_gpu(open(&file.path), &gpus()[0]);
+    let mut ways = vec![(&here, &there), (&there, &here)];
+    // With copies beside the computation as late as they may be, and at once.
+    let hasty = (!gpu_only()).then(|| on_gpu(open(&file.path), &emulated::hasty(86, 1 << 30)));
+    if let Some(hasty) = &hasty {
+        ways.extend([(&here, hasty), (hasty, &here)]);
+    }
+    for (writer, reader) in ways {
+        let case = Case::under(&here, ("snapkv", "w=8", 40), 90, 0);
+        let place = Place::default();
+        case.read(writer, Some(&place), PackedRows::F16)
+            .expect("a reading");
+        let (found, used, _) = case
+            .read(reader, Some(&place), PackedRows::F16)
+            .expect("a question");
+        assert_eq!(
+            used.expect("vaults are allowed").tokens_from_vault,
+            case.prefix.len()
+        );
+        let (expected, ..) = case.read(&here, None, PackedRows::F16).expect("a reading");
+        assert_eq!(found.map, expected.map, "other rows");
+        let apart = apart(&found.logits, &expected.logits);
+        assert!(apart <= 2.0 * BOUND, "logits are {apart:.1e} apart");
+    }
+}
+
+/// A layer that is found to be damaged while it is brought ahead ends the reading, as one that is read in its turn does, and nothing is left
+/// behind that the next question would meet.
+#[test]
+fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
+    let file = tiny(&quick("llama", 3));
+    let there = on_gpu(open(&file.path), &gpus()[0]);
+    let case = Case::under(&there, ("snapkv", "w=8", 40), 90, 0);
+    let place = Place::default();
+    let read = || case.read(&there, Some(&place), PackedRows::F16);
+    let (expected, ..) = read().expect("a reading");
+    let path = place.files().pop().expect("a vault");
+    let whole = std::fs::read(&path).expect("bytes");
+    for layer in 0..3 {
+        let mut damaged = whole.clone();
+        damaged[whole.len() * (2 * layer + 1) / 7] ^= 1;
+        std::fs::write(&path, &damaged).expect("written");
+        let error = read().expect_err("a damaged layer");
+        let said = error.to_string();
+        assert!(
+            matches!(error, EngineError::Vault(VaultError::Damaged { .. }))
+                && said.contains(&format!("layer {layer} has changed")),
+            "{said}"
+        );
+    }
+    std::fs::write(&path, &whole).expect("written");
+    let (found, used, _) = read().expect("a question");
+    assert_eq!(
+        used.expect("vaults are allowed").tokens_read,
+        case.rest.len()
+    );
+    assert!(found == expected);
+}
+
+/// Reads `ids` in streaming and answers with those of `given`: logits after each.
+fn stream(
+    (model, cache): (&Model, CacheType),
+    name: &str,
+    ids: &[u32],
+    given: &[u32],
+) -> (Vec<Vec<f32>>, kept_engine::RetentionMap) {
+    let mut policy = policy(name, "");
+    let shape = PromptShape::of(ids.len());
+    // With a quantised type more than stay wide.
+    let rows = (cache != CacheType::F16).then_some(84);
+    let chunk = Some(32);
+    let plan = StreamPlan::new(model, &mut *policy, &shape, rows, given.len(), chunk)
+        .and_then(|plan| plan.with_cache(cache, &*policy))
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    let rope = RopeTable::new(model.config(), plan.positions);
+    let rows = plan.rows;
+    let mut stream = Stream::new(model, &mut *policy, plan, &rope);
+    for part in ids.chunks(stream.stretch()) {
+        stream
+            .feed(part, &mut |_, _| (), &Stop::new())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    let streamed = stream.into_streamed();
+    let rows = vec![rows; streamed.cache.cut_layers().count()];
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, rows, streamed.cache);
+    let last = decoder.try_logits_of(&streamed.hidden).expect("logits");
+    let mut logits = vec![last.to_vec()];
+    for &token in given {
+        logits.push(decoder.try_step(token, None).expect("logits").to_vec());
+    }
+    (logits, streamed.map)
+}
+
+/// Every method that streams, beyond the model's window; where the cache is of a quantised type too.
+#[test]
+fn streaming_on_a_gpu_is_the_processors() {
+    let gpu = gpus().remove(0);
+    let mut shares = Vec::new();
+    for (arch, cache) in [
+        ("llama", CacheType::F16),
+        ("gemma2", CacheType::F16),
+        ("llama", CacheType::Q8_0),
+    ] {
+        let model = kept_models::testing::TinyLlama {
+            context: 128,
+            ..quick(arch, 2)
+        };
+        let file = tiny(&model);
+        let here = open(&file.path);
+        let there = on_gpu(open(&file.path), &gpu);
+        let ids = ids(170, here.config().vocab);
+        let given = &ids[20..23];
+        for name in STREAMING {
+            // Of those with rounded rows two are enough: where places are traded, and where ranks change besides.
+            if cache != CacheType::F16 && name != "tova" && name != "treekv" {
+                continue;
+            }
+            let (expected, kept) = stream((&here, cache), name, &ids, given);
+            let (found, kept_there) = stream((&there, cache), name, &ids, given);
+            // Where two rows are nearly tied another may go, and the rest is then another cache's, row after row.
+            let alike = alike(&kept_there, &kept);
+            assert!(alike > 0.85, "{arch} {cache} {name}: {alike} of the rows");
+            assert!(
+                alike == 1.0 || name != "streaming_llm",
+                "it looks at nothing"
+            );
+            shares.push(alike);
+            if kept_there != kept {
+                continue;
+            }
+            for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let apart = apart(found, expected);
+                assert!(
+                    // Products round their inputs to bytes, and a step of them is felt in so small a model.
+                    apart <= 6.0 * BOUND,
+                    "{arch} {cache} {name}: logits {step} are {apart:.1e} apart"
+                );
+            }
+        }
+    }
+    let mean = shares.iter().sum::<f32>() / shares.len() as f32;
+    assert!(mean > 0.96, "of the rows {shares:?} are the processor's");
+}
+
+/// `kept logits`: the output of every row, and of tokens that are stepped over.
+#[test]
+fn logits_of_every_row_are_the_processors() {
+    if without_emulator() {
+        return;
+    }
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&small(arch, 2));
+        let open = || {
+            let engine = Engine::open(&file.path).expect("a model");
+            engine.with_cache(CacheType::F16)
+        };
+        let there = open()
+            .on_gpu(emulated::device(86, 1 << 30))
+            .expect("memory");
+        let method = Method {
+            name: "snapkv".to_owned(),
+            parameters: vec![("w".to_owned(), "8".to_owned())],
+        };
+        let vocab = there.model().config().vocab;
+        let ids = ids(60, vocab);
+        let logits = |engine: &Engine| {
+            let budget = Some(kept_engine::policies::Budget::Rows(30));
+            let shape = PromptShape::of(54);
+            let forced =
+                engine.forced_logits(&ids, &shape, &method, budget, &mut |_| (), &Stop::new());
+            forced.expect("logits").logits
+        };
+        let (found, expected) = (logits(&there), logits(&open()));
+        assert_eq!(found.len(), ids.len() * vocab);
+        for (row, (found, expected)) in
+            (found.chunks(vocab).zip(expected.chunks(vocab))).enumerate()
+        {
+            let apart = apart(found, expected);
+            assert!(
+                apart <= 2.0 * BOUND,
+                "{arch}: row {row} is {apart:.1e} apart"
+            );
+        }
+    }
+}

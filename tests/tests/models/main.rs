@@ -1,0 +1,11 @@
+//! Files, tokenizers, templates and logits, against transformers, llama.cpp and real models.
+
+mod architectures;
+mod cache_types;
+mod golden_logits;
+mod hostile_documents;
+mod hostile_models;
+mod llama_cpp;
+mod prompts;
+mod real_models;
+mod vocabularies;

@@ -1,0 +1,13 @@
+//! The program `kept`, as a user runs it.
+
+mod commands;
+mod compare;
+mod eval;
+mod found;
+mod max_context;
+mod memory_limit;
+mod pull;
+mod pull_faults;
+mod removal;
+mod streaming;
+mod vault;

@@ -1,0 +1,339 @@
+//! Methods held against the full cache in the real window: to the end, stopped in the middle, with a run that is refused; and what a
+//! method is told behind "Advanced".
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start, turn};
+use serde_json::{Value, json};
+
+/// Opens the comparison from the last answer, with these methods and budgets chosen and no others.
+#[track_caller]
+fn set_up(app: &App<'_>, methods: &[&str], budgets: &[&str]) {
+    app.click("compare");
+    app.until("what to compare can be chosen", |app| {
+        app.is_shown("compare-setup").then_some(())
+    });
+    app.click("compare-none");
+    for method in methods {
+        tick(app, "compare-method", method);
+    }
+    let untick = "$$('compare-budget').filter(e => e.checked).forEach(e => e.click())";
+    app.script(untick, Value::Null);
+    for budget in budgets {
+        if !tick_if_there(app, "compare-budget", budget) {
+            app.write("compare-other", &format!("{budget}\u{E007}"));
+        }
+    }
+}
+
+#[track_caller]
+fn tick(app: &App<'_>, id: &str, value: &str) {
+    assert!(tick_if_there(app, id, value), "{id} offers {value}");
+}
+
+#[track_caller]
+fn tick_if_there(app: &App<'_>, id: &str, value: &str) -> bool {
+    let script =
+        "const e = $$(args[0]).find(e => e.dataset.value === args[1]); if (!e) return false
+        e.click(); return true";
+    app.script(script, json!([id, value])) == true
+}
+
+/// The state of every run's row, in the order of the table.
+#[track_caller]
+fn rows(app: &App<'_>) -> Vec<String> {
+    let rows = app.script(
+        "return $$('compare-row').map(e => e.dataset.state)",
+        Value::Null,
+    );
+    let rows = rows.as_array().expect("a list").iter();
+    rows.map(|r| r.as_str().expect("a state").to_owned())
+        .collect()
+}
+
+#[track_caller]
+fn ends(app: &App<'_>, state: &str) {
+    app.until(&format!("the comparison is {state}"), |app| {
+        let now = app.attribute("compare-status", "data-state")?;
+        (now == state).then_some(())
+    });
+}
+
+#[test]
+fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    app.picture("answered");
+    set_up(&app, &["full", "streaming_llm", "snapkv"], &["25%", "64"]);
+    let cost = app.text("compare-cost").expect("what it costs");
+    assert!(
+        cost.contains("5 runs") && cost.contains("share readings of the document"),
+        "{cost}"
+    );
+    app.picture("set-up");
+    app.click("compare-start");
+    app.until("the first row is there", |app| {
+        rows(app).iter().any(|state| state == "done").then_some(())
+    });
+    app.picture("running");
+    ends(&app, "done");
+    assert_eq!(rows(&app), ["done"; 5]);
+    app.picture("done");
+
+    let comparison = app.snapshot()["comparison"].clone();
+    let run = |index: usize| comparison["runs"][index]["result"]["report"].clone();
+    let full = run(0);
+    let kl = full["fidelity"]["kl"].as_f64().expect("a divergence");
+    assert!(
+        kl < 1e-4,
+        "the full cache, rounded to f16, beside itself: {kl}"
+    );
+    assert_eq!(full["cache"], "f16");
+    assert_eq!(full["fidelity"]["top1"], 1.0);
+    assert_eq!(full["same_answer"], true);
+    let answer = comparison["reference"]["report"]["answer"].as_str();
+    assert!(answer.is_some_and(|a| a.contains("4711")), "{answer:?}");
+    for index in 1..5 {
+        let run = run(index);
+        let part = |name: &str| run[name].as_f64().expect("a number");
+        assert!(part("kv_bytes") < part("kv_bytes_full"), "{run}");
+        let recall = run["fidelity"]["attention_recall"].as_f64();
+        assert!(recall.is_some_and(|r| (0.0..1.0).contains(&r)), "{run}");
+    }
+
+    // Sorted by what the table says.
+    app.script(
+        "document.querySelector('[data-testid=compare-sort][data-column=kl]').click()",
+        Value::Null,
+    );
+    let figures = app.script(
+        "return [...document.querySelectorAll('[data-testid=compare-row] [data-column=kl]')].map(e => Number(e.innerText))",
+        Value::Null,
+    );
+    let figures: Vec<f64> = (figures.as_array().expect("a list").iter())
+        .map(|f| f.as_f64().expect("a figure"))
+        .collect();
+    assert_eq!(figures.len(), 5);
+    assert!(figures.is_sorted(), "{figures:?}");
+    for picture in ["recall", "divergence", "positions", "similarity", "full"] {
+        assert!(app.is_shown(&format!("compare-{picture}")), "{picture}");
+    }
+    app.script("$('compare-similarity').scrollIntoView()", Value::Null);
+    app.picture("pictures");
+
+    // Closed and opened again it is there; the keyboard closes it.
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("it is closed", |app| {
+        (!app.is_shown("comparison")).then_some(())
+    });
+    app.click("compare-button");
+    assert_eq!(rows(&app).len(), 5);
+    // One can ask again.
+    app.click("compare-close");
+    app.ask(QUESTION);
+    app.is_answered();
+    app.close();
+}
+
+/// A method again with other parameters: added in a form that says what is wrong, removed, and told apart in the results.
+#[test]
+fn a_method_is_compared_with_itself_under_other_parameters() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["snapkv"], &["64"]);
+    let names = |id: &str| -> Vec<String> {
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        app.texts(id).into_iter().map(words).collect()
+    };
+    let entries = |app: &App<'_>| {
+        let script = "return $$('compare-method').map(e => e.dataset.value).filter(v => v.startsWith('snapkv'))";
+        app.script(script, Value::Null)
+    };
+    let opened = |app: &App<'_>| {
+        // Budgets lie below: what was typed there has scrolled the list away.
+        let up = "$('compare-add').scrollIntoView({block: 'center', behavior: 'instant'})";
+        app.script(up, Value::Null);
+        app.click("compare-add");
+        app.until("the form is there", |app| {
+            app.is_shown("compare-adding").then_some(())
+        });
+    };
+    let added = |app: &App<'_>| {
+        app.click("compare-adding-add");
+        app.until("the form is gone", |app| {
+            (!app.is_shown("compare-adding")).then_some(())
+        });
+    };
+    opened(&app);
+    app.choose("compare-adding-method", "snapkv");
+    app.picture("form");
+    set(&app, "w", "0");
+    let wrong = app.until("the field says why not", |app| app.text("parameter-error"));
+    assert!(wrong.contains("w takes a whole number from 1"), "{wrong}");
+    app.picture("refused");
+    set(&app, "w", "8");
+    set(&app, "sinks", "0");
+    added(&app);
+    opened(&app);
+    set(&app, "sinks", "");
+    added(&app);
+    // Escape closes the form and not what is behind it.
+    opened(&app);
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("Escape closes the form", |app| {
+        (!app.is_shown("compare-adding")).then_some(())
+    });
+    assert!(app.is_shown("compare-setup"));
+    app.picture("added");
+    let all = ["snapkv", "snapkv[sinks=0,w=8]", "snapkv[w=8]"];
+    assert_eq!(entries(&app), json!(all));
+    let remove = "$$('compare-remove').find(e => e.ariaLabel === 'Remove SnapKV w=8').click()";
+    app.script(remove, Value::Null);
+    assert_eq!(entries(&app), json!(all[..2]));
+
+    app.click("compare-start");
+    ends(&app, "done");
+    let table = names("compare-row");
+    assert_eq!(table.len(), 2, "{table:?}");
+    assert!(table[0].starts_with("SnapKV 64 rows"), "{table:?}");
+    assert!(
+        table[1].starts_with("SnapKV w=8, sinks=0 64 rows"),
+        "{table:?}"
+    );
+    app.picture("done");
+    app.script("$('compare-recall').scrollIntoView()", Value::Null);
+    app.picture("pictures");
+    let comparison = app.snapshot()["comparison"].clone();
+    let report = |run: usize| comparison["runs"][run]["result"]["report"].clone();
+    assert_eq!(report(0)["label"], "snapkv");
+    assert_eq!(report(1)["label"], "snapkv[w=8,sinks=0]");
+    assert_ne!(
+        report(0)["indices"]["position_histogram"],
+        report(1)["indices"]["position_histogram"],
+        "without sinks other rows are kept"
+    );
+    // What was compared is there to be changed.
+    app.click("compare-again");
+    app.until("what to compare can be chosen", |app| {
+        app.is_shown("compare-setup").then_some(())
+    });
+    assert_eq!(entries(&app), json!(all[..2]));
+    let cost = app.text("compare-cost").expect("what it costs");
+    assert!(cost.contains("2 runs"), "{cost}");
+    app.close();
+}
+
+#[test]
+fn a_run_that_is_refused_says_so_in_its_row_and_the_others_go_on() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    set_up(&app, &["snapkv", "streaming_llm"], &["2", "25%"]);
+    app.click("compare-start");
+    ends(&app, "done");
+    let states = rows(&app);
+    let refused = states.iter().filter(|s| *s == "refused").count();
+    assert!(
+        refused >= 1 && states.iter().any(|s| s == "done"),
+        "{states:?}"
+    );
+    let said = app.texts("compare-said");
+    for title in ["SnapKV", "StreamingLLM"] {
+        let begins = format!("{title} needs a budget of at least");
+        assert!(said.iter().any(|s| s.starts_with(&begins)), "{said:?}");
+    }
+    assert!(said.iter().all(|s| !s.contains("--")), "{said:?}");
+    app.picture("refused");
+    app.close();
+}
+
+#[test]
+fn a_comparison_that_is_stopped_keeps_the_rows_that_are_there() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    // So many that a quick machine has not come to their end before it is told to stop, and a slow one to the first rows in time.
+    set_up(&app, &[], &["25%", "64", "128"]);
+    // Out of sight by now, and the driver scrolls only down.
+    app.script("$('compare-all').click()", Value::Null);
+    app.click("compare-start");
+    app.until("some rows are there and others are not", |app| {
+        let states = rows(app);
+        let done = states.iter().filter(|s| *s == "done").count();
+        let open = |s: &String| s == "waiting" || s == "running";
+        (done >= 2 && states.iter().any(open)).then_some(())
+    });
+    let refusal = app.invoke(
+        "ask",
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
+    );
+    let refusal = refusal.expect_err("the engine is busy").to_string();
+    assert!(refusal.contains("compared"), "{refusal}");
+    app.click("compare-stop");
+    ends(&app, "stopped");
+    app.picture("stopped");
+    let states = rows(&app);
+    let done = states.iter().filter(|s| *s == "done").count();
+    assert!(done >= 2, "{states:?}");
+    assert!(states.iter().any(|s| s == "left out"), "{states:?}");
+    assert!(app.is_shown("compare-save"), "what is there can be saved");
+    app.close();
+}
+
+/// Writes into a field behind "Advanced" in place of what is there, and leaves it.
+#[track_caller]
+fn set(app: &App<'_>, name: &str, value: &str) {
+    let script = "const e = $(args[0]); if (!e) return false
+        e.focus(); e.value = args[1]; e.dispatchEvent(new Event('change', {bubbles: true})); return true";
+    let id = format!("parameter-{name}");
+    app.until(&format!("{id} is there"), |app| {
+        (app.script(script, json!([id, value])) == true).then_some(())
+    });
+}
+
+#[test]
+fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    // Automatic takes methods as they are.
+    app.click("advanced");
+    app.until("there is nothing to set", |app| {
+        app.text("advanced-panel")
+            .filter(|t| t.contains("it has no parameters"))
+    });
+    app.choose_method("snapkv");
+    app.click("advanced");
+    set(&app, "kernel", "4");
+    let wrong = app.until("the field says why not", |app| app.text("parameter-error"));
+    assert!(
+        wrong.contains("kernel takes an odd whole number from 1"),
+        "{wrong}"
+    );
+    app.picture("refused");
+    set(&app, "kernel", "5");
+    app.until("it is taken", |app| {
+        (app.snapshot()["settings"]["parameters"]["snapkv"]["kernel"] == "5").then_some(())
+    });
+    assert_eq!(app.text("parameter-error"), None);
+    app.picture("taken");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.ask(QUESTION);
+    app.is_answered();
+    let facts = app.text("facts").expect("facts");
+    assert!(facts.contains("kernel=5"), "{facts}");
+    app.close();
+
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    let facts = app.until("the answer is there", |app| app.text("facts"));
+    assert!(facts.contains("kernel=5"), "{facts}");
+    app.click("advanced");
+    app.until("its fields are there", |app| {
+        (app.field("parameter-kernel") == "5").then_some(())
+    });
+    app.click("advanced-reset");
+    app.until("nothing is set", |app| {
+        (app.snapshot()["settings"]["parameters"] == json!({})).then_some(())
+    });
+    app.close();
+}

@@ -1,0 +1,129 @@
+//! What the engine computes on, in the window: the reason where there is no GPU, and another engine where one is chosen. The
+//! engine for GPUs is a stand-in here, a script that names a GPU and then starts the plain engine: no test of the window has a GPU.
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, first_start, turn};
+use serde_json::Value;
+
+/// The plain engine's program, beside the window's.
+fn plain(app: &App<'_>) -> PathBuf {
+    let window = app.process().program().expect("the window's program");
+    window.with_file_name("kept-worker")
+}
+
+/// What it stands in for, told with which words by the file `words`.
+fn stand_in(home: &Home, worker: &str) -> PathBuf {
+    let words = home.path().join("words");
+    let script = format!(
+        r#"#!/bin/sh
+if [ "$1" = --gpus ]; then
+    echo '{{"gpus":[{{"device":"cuda:0","name":"NVIDIA Stand-in","capability":"8.9","memory":25769803776,"free":23622320128}}],"why_none":null}}'
+    exit
+fi
+echo "$*" >> '{}'
+exec '{worker}' "$@"
+"#,
+        words.display()
+    );
+    let path = home.file("kept-worker-cuda", script);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
+    path
+}
+
+fn words(home: &Home) -> Vec<String> {
+    let words = fs::read_to_string(home.path().join("words")).unwrap_or_default();
+    words.lines().map(str::to_owned).collect()
+}
+
+/// Waits until the settings say this of what computes.
+fn says_now(app: &App<'_>, words: &str) -> String {
+    app.until(&format!("the settings say {words:?}"), |app| {
+        app.text("device-now").filter(|t| t.contains(words))
+    })
+}
+
+fn offered(app: &App<'_>) -> Value {
+    let script = "return [...$('settings-device').options].map(o => [o.value, o.text.trim()])";
+    app.script(script, Value::Null)
+}
+
+#[test]
+fn without_a_graphics_gpu_the_settings_say_why() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.click("settings-button");
+    let said = says_now(&app, "Runs on the processor.");
+    assert!(said.contains("no engine for GPUs"), "{said}");
+    assert_eq!(
+        offered(&app),
+        serde_json::json!([["", "Automatic"], ["cpu", "Processor"]])
+    );
+    app.script(
+        "$('settings-device').scrollIntoView({block: 'center'})",
+        Value::Null,
+    );
+    app.picture("no-GPU");
+    app.close();
+}
+
+#[test]
+fn another_device_is_another_engine_and_the_conversation_stays() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let worker = plain(&app);
+    app.ask(QUESTION);
+    app.is_answered();
+    app.close();
+
+    let script = stand_in(&home, worker.to_str().expect("a path in UTF-8"));
+    let script = script.to_str().expect("a path in UTF-8");
+    let app = Launch::plain()
+        .variable("KEPT_WORKER_CUDA", script)
+        .open(&home);
+    app.is_ready();
+    assert_eq!(words(&home), ["--device auto"], "a GPU helps, so it says");
+    app.click("settings-button");
+    // The stand-in's engine knows no GPU after all: the processor is taken, and the reason is said.
+    says_now(
+        &app,
+        "Runs on the processor. This build of Kept computes on the processor only",
+    );
+    assert_eq!(
+        offered(&app)[2],
+        serde_json::json!(["cuda:0", "NVIDIA Stand-in (22.0 GiB of 24.0 GiB free)"])
+    );
+    app.script(
+        "$('settings-device').scrollIntoView({block: 'center'})",
+        Value::Null,
+    );
+    app.picture("a-GPU");
+
+    // That GPU and no other: where it cannot be had, no model is open, and the way out is named.
+    app.choose("settings-device", "cuda:0");
+    let error = app.until("the model is not open", |app| {
+        app.snapshot()["modelError"].as_str().map(str::to_owned)
+    });
+    assert!(
+        error.contains("GPU cuda:0") && error.contains("Processor in Settings"),
+        "{error}"
+    );
+    assert_eq!(words(&home), ["--device auto", "--device cuda:0"]);
+
+    app.choose("settings-device", "cpu");
+    app.until("the refusal is of the past", |app| {
+        app.snapshot()["modelError"].is_null().then_some(())
+    });
+    app.is_ready();
+    says_now(&app, "Runs on the processor.");
+    assert_eq!(words(&home).len(), 2, "the plain engine needs no words");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    assert_eq!(app.count("turn"), 1, "the conversation stays");
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    app.close();
+}

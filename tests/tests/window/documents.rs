@@ -1,0 +1,178 @@
+//! Several documents in one conversation: dropped together, added by hand, asked about together, taken away. Passages, map and table
+//! say whose they are.
+use std::fs;
+
+use kept_tests::golden;
+use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, first_start, turn, words};
+use serde_json::Value;
+
+fn sample() -> String {
+    fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
+}
+
+/// The system's dialog for one more file.
+const ADD: Dialog = Dialog {
+    title: "Add a document",
+    button: "add-button",
+};
+
+/// Waits until these documents are open, in this order.
+fn are_open(app: &App<'_>, names: &[&str]) {
+    app.until(&format!("{names:?} are open"), |app| {
+        let now = app.snapshot();
+        let open = now["document"]["documents"].as_array()?;
+        let open: Vec<&str> = open.iter().filter_map(|d| d["name"].as_str()).collect();
+        (open == names && now["opening"].is_null()).then_some(())
+    });
+}
+
+#[test]
+fn documents_that_are_dropped_together_are_asked_together() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let tide = home.file("tide.txt", words(2_000));
+    let handbook = home.file("handbook.txt", sample());
+    app.drop_files(&[&tide, &handbook]);
+    are_open(&app, &["tide.txt", "handbook.txt"]);
+    app.until("the header counts them", |app| {
+        app.text("documents-button").filter(|t| t == "2 documents")
+    });
+    app.until("the first says where it begins", |app| {
+        app.texts("part-heading")
+            .contains(&"tide.txt".to_owned())
+            .then_some(())
+    });
+    assert_eq!(
+        app.count("strip-edge"),
+        1,
+        "the strip shows where the other begins"
+    );
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    let sources = app.texts("source");
+    assert!(
+        sources
+            .iter()
+            .any(|s| s.starts_with("handbook.txt") && s.contains(ANSWER)),
+        "a passage says whose it is: {sources:?}"
+    );
+    app.click("source");
+    app.picture("two");
+    app.click("table-button");
+    app.until("the table says whose each part is", |app| {
+        let rows = app.texts("table-row");
+        let of = |name: &str| rows.iter().filter(|r| r.contains(name)).count();
+        (of("tide.txt") == 10 && of("handbook.txt") == 10).then_some(())
+    });
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+
+    // Both are there after a restart, with the conversation.
+    app.close();
+    let app = Launch::plain().open(&home);
+    are_open(&app, &["tide.txt", "handbook.txt"]);
+    assert_eq!(app.count("turn"), 1);
+    app.is_ready();
+    app.until("it need not be read again", |app| {
+        app.text("how-read").filter(|t| t.contains("Already read"))
+    });
+
+    // One is taken away, at the second click: the conversation was about both.
+    app.click("documents-button");
+    app.picture("list");
+    app.click("part-remove");
+    assert_eq!(app.count("turn"), 1, "one click forgets nothing");
+    app.click("part-remove");
+    app.until("the other is left, alone", |app| {
+        let now = app.snapshot();
+        let alone = now["document"]["documents"] == Value::Array(Vec::new());
+        (alone && now["document"]["name"] == "handbook.txt").then_some(())
+    });
+    app.until("its conversation is gone", |app| {
+        (app.count("turn") == 0).then_some(())
+    });
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    app.close();
+}
+
+#[test]
+fn a_document_is_added_by_hand_and_the_conversation_stays() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = Launch::plain()
+        .argument(home.file("tide.txt", words(2_000)))
+        .open(&home);
+    app.shows_document("tide.txt");
+    app.is_ready();
+    app.ask("Who counted the boxes?");
+    app.is_answered();
+    let before = app.snapshot()["turns"].clone();
+    let handbook = home.file("handbook.txt", sample());
+    ADD.choose(&app, handbook.to_str().expect("a path"));
+    are_open(&app, &["tide.txt", "handbook.txt"]);
+    assert_eq!(app.snapshot()["turns"], before, "what was asked stays");
+    // What was read of the first need not be read again.
+    app.until("the line says how much is known", |app| {
+        app.text("how-read")
+            .filter(|t| t.contains("is in the vault and is not read again"))
+    });
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    let known = app.snapshot()["turns"][1]["facts"]["tokensFromVault"].as_u64();
+    assert!(known > Some(300), "{known:?}");
+    app.picture("added");
+
+    // The map of the question before it was added says what it speaks of.
+    app.script(
+        "$$('show-map')[0]?.click() ?? $$('turn')[0].click()",
+        Value::Null,
+    );
+    app.until("the footer says so", |app| {
+        app.text("kept-share")
+            .filter(|t| t.contains("of what was open then"))
+    });
+    // Only what is in view is on the page: down half a screen until it is there, and from the top again.
+    app.script("$('document').scrollTop = 0", Value::Null);
+    app.until("the document that came later says so", |app| {
+        let said = app.text("added-later");
+        if said.is_none() {
+            app.script(
+                "const d = $('document')
+                const end = d.scrollTop + d.clientHeight >= d.scrollHeight - 1
+                d.scrollTop = end ? 0 : d.scrollTop + d.clientHeight / 2",
+                Value::Null,
+            );
+        }
+        said.filter(|t| t.contains("speak of what stands above"))
+    });
+    app.picture("added-later");
+    app.script("$$('turn').at(-1).click()", Value::Null);
+    app.until("the last question knows all of it", |app| {
+        let share = app.text("kept-share")?;
+        (share.contains("of this document") && app.count("added-later") == 0).then_some(())
+    });
+
+    // A file that is dropped now does not take the place of all this without a word.
+    let third = home.file("third.txt", "The tide was low. The quay was dry.");
+    app.drop_files(&[&third]);
+    app.until("it asks", |app| app.is_shown("replace").then_some(()));
+    app.picture("asked");
+    app.click("replace-no");
+    app.until("it is gone", |app| (!app.is_shown("replace")).then_some(()));
+    are_open(&app, &["tide.txt", "handbook.txt"]);
+    app.drop_files(&[&third]);
+    app.click("replace-add");
+    are_open(&app, &["tide.txt", "handbook.txt", "third.txt"]);
+    assert_eq!(app.count("turn"), 2);
+    app.drop_files(&[&third]);
+    app.click("replace-yes");
+    app.until("it is alone", |app| {
+        (app.text("document-name").as_deref() == Some("third.txt")).then_some(())
+    });
+    assert_eq!((app.count("turn"), app.count("documents-button")), (0, 0));
+    app.close();
+}

@@ -1,0 +1,374 @@
+//! The engine is a process of its own: it can be told to stop, it can be killed, it may not start at all. The window lives,
+//! says what happened, and loses nothing that was typed or answered.
+use crate::slow_models::slow_model;
+use kept_tests::window::{App, Home, Launch, PATIENCE, Process, QUESTION, first_start, turn};
+use serde_json::{Value, json};
+
+/// A window with a model of random weights that takes seconds to read the sample and does not stop writing by itself.
+fn slow(home: &Home) -> App<'_> {
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(slow_model(home))
+        .open(home);
+    app.until("the slow model is open", |app| {
+        let now = app.snapshot();
+        (now["worker"]["state"] == "ready" && now["model"]["name"] == "tiny").then_some(())
+    });
+    app.shows_document("sample.txt");
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = 4000.into();
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("settings are taken");
+    listen(&app);
+    app
+}
+
+/// Notes every sentence about the engine from now on, however short it is shown.
+fn listen(app: &App<'_>) {
+    app.script(
+        "window.__said = new Set()
+         const look = () => ['worker-message', 'notice'].forEach(id => $$(id).forEach(e => e.innerText.trim() && window.__said.add(e.innerText.trim())))
+         new MutationObserver(look).observe(document.body, {subtree: true, childList: true, characterData: true}); look()",
+        Value::Null,
+    );
+}
+
+fn said(app: &App<'_>) -> Vec<String> {
+    let said = app.script("return [...window.__said]", Value::Null);
+    said.as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|s| s.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn worker(app: &App<'_>) -> Process {
+    app.until("the engine runs", App::worker)
+}
+
+/// Kills the engine as a system short of memory does, and waits until another one is ready.
+fn kill(app: &App<'_>) {
+    let first = worker(app);
+    first.signal("KILL");
+    first.ends_within(PATIENCE);
+    let second = app.until("another engine runs", |app| {
+        app.worker().filter(|w| w.pid != first.pid)
+    });
+    app.is_ready();
+    assert!(second.is_alive(), "and goes on running");
+}
+
+#[test]
+fn reading_shows_how_far_it_is_and_stops_when_told_to() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    let progress = app.until("the progress has a share", |app| {
+        app.text("progress").filter(|t| t.contains('%'))
+    });
+    assert!(progress.contains("token"), "how fast it reads: {progress}");
+    assert_eq!(app.state().as_deref(), Some("reading"));
+    assert!(!app.is_shown("send"), "stop stands in the place of send");
+    app.picture("reading");
+    app.click("stop");
+    assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    app.until("one can ask again", |app| {
+        app.is_shown("send").then_some(())
+    });
+    assert_eq!(app.text("question").as_deref(), Some(QUESTION));
+    app.click("ask-again");
+    app.until("it reads again", |app| {
+        (app.state()? == "reading").then_some(())
+    });
+    app.click("stop");
+    assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    app.close();
+}
+
+#[test]
+fn an_answer_is_seen_to_grow_and_what_was_written_stays_when_it_is_stopped() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("the answer begins", |app| {
+        (app.state()? == "answering" && !app.answer().is_empty()).then_some(())
+    });
+    let early = app.answer().chars().count();
+    let later = app.until("the answer grows", |app| {
+        Some(app.answer().chars().count()).filter(|&n| n > early + 20)
+    });
+    app.picture("answering");
+    app.click("stop");
+    assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    // The whole is set as Markdown now, where some characters are marks; what was there before is there still.
+    assert!(
+        app.answer().chars().count() * 2 > later,
+        "the answer so far stays: {}",
+        app.answer()
+    );
+    assert!(
+        app.snapshot()["turns"][0]["answer"]
+            .as_str()
+            .is_some_and(|a| a.chars().count() >= later)
+    );
+    app.close();
+}
+
+#[test]
+fn a_second_question_waits_for_the_first() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("it reads", |app| (app.state()? == "reading").then_some(()));
+    let refusal = app.invoke(
+        "ask",
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
+    );
+    let refusal = refusal.expect_err("one question at a time").to_string();
+    assert!(refusal.contains(' '), "a sentence: {refusal}");
+    app.write("composer", "And now?\u{E007}");
+    assert_eq!(app.count("turn"), 1, "the second question is not asked");
+    assert!(
+        app.field("composer").starts_with("And now?"),
+        "and not lost: {:?}",
+        app.field("composer")
+    );
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    assert_eq!(
+        app.reaches(&["stopped", "done", "failed"]),
+        "stopped",
+        "Escape stops it"
+    );
+    app.close();
+}
+
+#[test]
+fn the_engine_is_killed_while_it_reads() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("it reads", |app| (app.state()? == "reading").then_some(()));
+    app.write("composer", "half a thought");
+    kill(&app);
+    assert_eq!(app.reaches(&["failed", "stopped", "done"]), "failed");
+    let told = app.texts("turn").join(" ") + &said(&app).join(" ");
+    assert!(told.contains("signal 9"), "it says what happened: {told}");
+    app.picture("killed-reading");
+    assert_eq!(app.text("question").as_deref(), Some(QUESTION));
+    assert_eq!(app.field("composer"), "half a thought");
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("sample.txt"))
+    );
+    assert_eq!(
+        app.snapshot()["model"]["name"],
+        "tiny",
+        "the model is opened again"
+    );
+    app.click("ask-again");
+    app.until("it reads again", |app| {
+        (app.state()? == "reading").then_some(())
+    });
+    app.click("stop");
+    app.reaches(&["stopped"]);
+    app.close();
+}
+
+#[test]
+fn the_engine_is_killed_while_it_answers() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("it answers", |app| {
+        (app.state()? == "answering" && app.answer().chars().count() > 40).then_some(())
+    });
+    let shown = app.snapshot()["turns"][0]["answer"]
+        .as_str()
+        .expect("an answer")
+        .to_owned();
+    kill(&app);
+    assert_eq!(app.reaches(&["failed", "stopped", "done"]), "failed");
+    let kept = app.snapshot()["turns"][0]["answer"]
+        .as_str()
+        .expect("an answer")
+        .to_owned();
+    assert!(
+        kept.starts_with(&shown),
+        "what was written stays:\n{shown:?}\n{kept:?}"
+    );
+    assert!(!app.answer().is_empty(), "and is shown");
+    let told = app.texts("turn").join(" ") + &said(&app).join(" ");
+    assert!(told.contains("signal 9"), "it says what happened: {told}");
+    app.picture("killed-answering");
+    app.close();
+}
+
+#[test]
+fn the_engine_is_killed_while_nobody_needs_it() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.ask(QUESTION);
+    app.is_answered();
+    listen(&app);
+    kill(&app);
+    app.until("it says what happened", |app| {
+        said(app)
+            .iter()
+            .any(|s| s.contains("signal 9"))
+            .then_some(())
+    });
+    app.picture("killed-idle");
+    assert_eq!(
+        app.state().as_deref(),
+        Some("done"),
+        "what was answered stays answered"
+    );
+    assert!(app.answer().contains("4711"));
+    app.ask("What is the founding year of the museum?");
+    app.is_answered();
+    assert!(app.answer().contains("1884"), "{}", app.answer());
+    app.close();
+}
+
+#[test]
+fn an_engine_that_keeps_dying_is_left_alone_until_it_is_asked_for() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.until("the window gives up starting it", |app| {
+        if let Some(worker) = app.worker() {
+            worker.signal("KILL");
+        }
+        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+    });
+    let message = app.until("it says so", |app| {
+        app.text("worker-message")
+            .filter(|_| app.is_shown("restart-button"))
+    });
+    assert!(message.contains(' '), "a sentence: {message}");
+    app.picture("keeps-dying");
+    app.write("composer", QUESTION);
+    app.click("restart-button");
+    app.until("the engine is back", |app| {
+        let now = app.snapshot();
+        (now["worker"]["state"] == "ready" && !now["model"].is_null()).then_some(())
+    });
+    assert_eq!(
+        app.field("composer"),
+        QUESTION,
+        "what was typed is still there"
+    );
+    app.write("composer", "\u{E007}");
+    app.until("it is asked", |app| (app.count("turn") == 1).then_some(()));
+    app.is_answered();
+    app.close();
+}
+
+#[test]
+fn a_file_dropped_on_an_engine_that_was_left_alone_starts_it_again() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.until("the window gives up starting it", |app| {
+        if let Some(worker) = app.worker() {
+            worker.signal("KILL");
+        }
+        (app.snapshot()["worker"]["state"] == "failed").then_some(())
+    });
+    app.drop_files(&[&home.file("another.txt", "The tide was low. The quay was dry.")]);
+    app.shows_document("another.txt");
+    app.is_ready();
+    assert!(!app.is_shown("restart-button"));
+    app.close();
+}
+
+#[test]
+fn a_file_dropped_while_something_is_read_is_asked_about() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = slow(&home);
+    app.ask(QUESTION);
+    app.until("it reads", |app| (app.state()? == "reading").then_some(()));
+    let other = home.file("other.txt", "The tide was low. The quay was dry.");
+    app.drop_files(&[&other]);
+    app.until("it asks", |app| app.is_shown("replace").then_some(()));
+    app.picture("asked");
+    app.click("replace-no");
+    app.until("it is gone", |app| (!app.is_shown("replace")).then_some(()));
+    assert_eq!(app.count("turn"), 1, "the conversation stays");
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("sample.txt"))
+    );
+    app.drop_files(&[&other]);
+    app.click("replace-yes");
+    app.shows_document("other.txt");
+    assert_eq!(app.count("turn"), 0);
+    app.close();
+}
+
+/// A window with something in the engine's place; the sentence it shows.
+fn with_engine(home: &Home, path: &str) {
+    let app = Launch::plain().variable("KEPT_WORKER", path).open(home);
+    let message = app.until("the window says that the engine does not run", |app| {
+        app.text("worker-message")
+            .filter(|_| app.is_shown("restart-button"))
+    });
+    assert!(
+        message.contains(' ') && !message.contains("os error"),
+        "a sentence: {message}"
+    );
+    if !std::path::Path::new(path).exists() {
+        assert!(
+            message.contains("kept-worker") && !message.contains(path),
+            "with its name, not its folder: {message}"
+        );
+        assert!(app.log().contains(path), "which is in the log");
+    }
+    app.picture("no-engine");
+    app.shows_document("sample.txt");
+    app.write("composer", "typed all the same");
+    app.driver().keys(&["\u{E007}"]).expect("a key");
+    assert!(
+        app.field("composer").contains("typed all the same"),
+        "what is typed is not lost"
+    );
+    assert_eq!(app.snapshot()["worker"]["state"], "failed");
+    app.click("restart-button");
+    app.until("it fails again, in words again", |app| {
+        (app.is_shown("restart-button") && app.text("worker-message").is_some()).then_some(())
+    });
+    app.close();
+}
+
+#[test]
+fn an_engine_that_is_missing() {
+    let Some(_turn) = turn() else { return };
+    with_engine(&Home::new(), "/nonexistent/kept-worker");
+}
+
+#[test]
+fn an_engine_that_ends_at_once() {
+    let Some(_turn) = turn() else { return };
+    with_engine(&Home::new(), "/bin/false");
+}
+
+#[test]
+fn an_engine_that_talks_nonsense() {
+    let Some(_turn) = turn() else { return };
+    with_engine(&Home::new(), "/usr/bin/yes");
+}
+
+#[test]
+fn an_engine_that_may_not_be_run() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let path = home.file("kept-worker", "#!/bin/sh\n");
+    with_engine(&home, path.to_str().expect("a path"));
+}

@@ -1,0 +1,338 @@
+//! Files that a person brings: dropped by a real drag from another window; good ones, and
+//! everything that can be wrong with one. Whatever is dropped, the window lives, says one sentence, and keeps what it had.
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kept_tests::golden;
+use kept_tests::window::{App, Home, Notice, QUESTION, first_start, pages_pdf, turn};
+use serde_json::Value;
+
+fn sample() -> String {
+    fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
+}
+
+/// The sample with another code in it: an answer with this code comes from this file.
+fn with_another_code() -> String {
+    sample().replace("4711", "6382")
+}
+
+/// Drops files and waits for the sentence about them; the document from before stays, and the window goes on working.
+#[track_caller]
+fn refused(app: &App<'_>, paths: &[&Path], words: &[&str]) -> Notice {
+    app.close_notices();
+    let before = app.snapshot()["document"]["id"].clone();
+    app.drop_files(paths);
+    still_works(app, &before, words)
+}
+
+#[track_caller]
+fn still_works(app: &App<'_>, before: &Value, words: &[&str]) -> Notice {
+    let notice = app.says(words);
+    let sentence = notice.text.lines().next().unwrap_or_default();
+    assert!(
+        sentence.len() > 15 && sentence.contains(' '),
+        "a sentence: {sentence:?}"
+    );
+    let reasons = ["os error", "Error:", "Err(", "panicked"];
+    assert!(
+        reasons.iter().all(|r| !sentence.contains(r)),
+        "for a person: {sentence:?}"
+    );
+    let now = app.snapshot();
+    assert_eq!(
+        &now["document"]["id"], before,
+        "the document from before stays"
+    );
+    assert!(
+        now["opening"].is_null(),
+        "nothing is being opened any more: {}",
+        now["opening"]
+    );
+    assert!(!app.is_shown("drop-zone"), "the drop zone is gone");
+    assert_eq!(app.notices().len(), 1, "one sentence: {:?}", app.notices());
+    notice
+}
+
+#[test]
+fn a_file_with_spaces_and_accents_in_its_name_is_dropped_and_asked() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let name = "Lettres d’été – cahier 2 (été).txt";
+    let held = app.home().file(name, with_another_code());
+    let held = app.hold(&[&held]);
+    assert_eq!(
+        app.attribute("drop-zone", "data-refused")
+            .filter(|r| r != "false"),
+        None
+    );
+    app.picture("held-over");
+    held.let_go();
+    app.shows_document(name);
+    app.is_ready();
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(
+        app.answer().contains("6382"),
+        "from the dropped file: {}",
+        app.answer()
+    );
+    assert_eq!(app.notices(), []);
+    app.close();
+}
+
+#[test]
+fn a_pdf_is_dropped_and_its_pages_are_known() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let text = with_another_code();
+    let words: Vec<&str> = text.split_whitespace().filter(|w| w.is_ascii()).collect();
+    let pages: Vec<String> = words
+        .chunks(words.len().div_ceil(5))
+        .map(|page| {
+            page.chunks(11)
+                .map(|line| line.join(" "))
+                .collect::<Vec<_>>()
+                .join("\n")
+        })
+        .collect();
+    assert_eq!(pages.len(), 5);
+    let path = home.file("harbour report.pdf", pages_pdf(&pages));
+    app.drop_files(&[&path]);
+    app.shows_document("harbour report.pdf");
+    assert_eq!(
+        app.snapshot()["document"]["pages"].as_array().map(Vec::len),
+        Some(5)
+    );
+    app.is_ready();
+    app.ask(QUESTION);
+    app.is_answered();
+    let sources = app.texts("source");
+    assert!(!sources.is_empty(), "there are sources");
+    for source in &sources {
+        let page = source.split_once("p. ").and_then(|(_, rest)| {
+            rest.split([' ', ' ', '\n', '·'])
+                .next()?
+                .parse::<u32>()
+                .ok()
+        });
+        assert!(
+            page.is_some_and(|p| (1..=5).contains(&p)),
+            "a source names its page: {source}"
+        );
+    }
+    app.click("table-button");
+    app.until("the table has a row for each page", |app| {
+        let table = app.text("table")?.to_lowercase();
+        (1..=5)
+            .all(|p| table.contains(&format!("page {p}")))
+            .then_some(())
+    });
+    app.picture("pdf-table");
+    app.close();
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_in_one_sentence() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+
+    let folder = home.path().join("files/a folder");
+    fs::create_dir(&folder).expect("a folder");
+    refused(&app, &[&folder], &["folder", "files"]);
+    let beside = home.file("beside.txt", sample());
+    refused(&app, &[&beside, &folder], &["folder", "files"]);
+
+    refused(
+        &app,
+        &[&home.file("empty.txt", "")],
+        &["empty.txt", "empty"],
+    );
+    refused(&app, &[&home.file("blank.txt", " \n \n")], &["blank.txt"]);
+
+    let noise: Vec<u8> = (0..40_000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    refused(&app, &[&home.file("noise.dat", &noise)], &["noise.dat"]);
+    refused(
+        &app,
+        &[&home.file("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01")],
+        &["picture.png"],
+    );
+    let half = pages_pdf(&["one".into(), "two".into()]);
+    refused(
+        &app,
+        &[&home.file("half.pdf", &half[..half.len() / 2])],
+        &["half.pdf"],
+    );
+    for name in [
+        "scanned.pdf",
+        "password.pdf",
+        "zero-pages.pdf",
+        "garbage.pdf",
+    ] {
+        let fixture = golden::repository()
+            .join("documents/tests/fixtures")
+            .join(name);
+        refused(&app, &[&fixture], &[name]);
+    }
+    app.picture("refused");
+
+    // After all that, a good one.
+    app.close_notices();
+    app.drop_files(&[&home.file("good.txt", with_another_code())]);
+    app.shows_document("good.txt");
+    app.close();
+}
+
+#[test]
+fn the_drop_zone_says_before_the_drop_what_would_be_refused() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let folder = home.path().join("files/a folder");
+    fs::create_dir(&folder).expect("a folder");
+    let held = app.hold(&[&home.file("1.txt", "One."), &folder]);
+    let refusal = app.until("the drop zone says why not", |app| {
+        app.text("drop-zone").filter(|t| t.contains("folder"))
+    });
+    assert!(refusal.contains(' '), "{refusal}");
+    let marked = app.attribute("drop-zone", "data-refused");
+    assert!(
+        marked.is_some_and(|m| m != "false"),
+        "the drop zone is marked as refusing"
+    );
+    app.picture("held-refused");
+    held.carry_away();
+    app.until("the drop zone is gone", |app| {
+        (!app.is_shown("drop-zone")).then_some(())
+    });
+    assert_eq!(app.notices(), [], "nothing was dropped");
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("sample.txt"))
+    );
+    app.close();
+}
+
+#[test]
+fn a_file_that_vanishes_before_it_is_let_go_is_missed_by_name() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let before = app.snapshot()["document"]["id"].clone();
+    let path = home.file("gone.txt", sample());
+    let held = app.hold(&[&path]);
+    fs::remove_file(&path).expect("the file is removed");
+    held.let_go();
+    still_works(&app, &before, &["gone.txt"]);
+    app.close();
+}
+
+#[test]
+fn a_file_without_permission_is_named() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let path = home.file("private.txt", sample());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("no permission");
+    let path = if fs::read(&path).is_err() {
+        path
+    } else {
+        // For root permissions say nothing; but the kernel has files that even root may only write.
+        PathBuf::from("/sys/bus/platform/drivers_probe")
+    };
+    match fs::read(&path).map_err(|e| e.kind()) {
+        Err(std::io::ErrorKind::PermissionDenied) => {
+            let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
+            refused(&app, &[&path], &[name, "permission"]);
+        }
+        other => eprintln!(
+            "skipped: root may read everything here, {} too ({other:?})",
+            path.display()
+        ),
+    }
+    app.close();
+}
+
+/// A pipe that nobody writes to would be waited for by whoever opens it.
+#[test]
+fn what_is_not_a_file_at_all_does_not_hold_up_the_window() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let pipe = home.path().join("files/pipe.txt");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .is_ok_and(|s| s.success()),
+        "mkfifo"
+    );
+    refused(&app, &[&pipe], &["pipe.txt"]);
+    app.close_notices();
+    app.drop_files(&[&home.file("good.txt", with_another_code())]);
+    app.shows_document("good.txt");
+    app.close();
+}
+
+#[test]
+fn a_model_is_dropped_and_a_damaged_one_is_refused() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let whole = fs::read(golden::model("group2-llama3-tied")).expect("a golden model");
+    let damaged = home.file("damaged.gguf", &whole[..whole.len() / 3]);
+    app.drop_files(&[&damaged]);
+    app.says(&["damaged.gguf"]);
+    app.picture("damaged-model");
+    app.close_notices();
+    let good = home.file("tiny random.gguf", &whole);
+    app.drop_files(&[&good]);
+    app.until("the dropped model is open", |app| {
+        let now = app.snapshot();
+        (now["model"]["file"] == "tiny random.gguf").then_some(())
+    });
+    assert!(
+        app.text("document-name")
+            .is_some_and(|n| n.contains("sample.txt")),
+        "the document stays"
+    );
+    app.ask(QUESTION);
+    app.is_answered();
+    app.close();
+}
+
+/// Damaged, hostile and merely unusual: each is opened or refused, and the window is there for the next one.
+#[test]
+fn whatever_is_in_a_pdf_the_window_lives() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let folder = fs::read_dir(golden::repository().join("documents/tests/fixtures"));
+    let mut paths: Vec<PathBuf> = folder
+        .expect("the fixtures")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "pdf"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 10, "{paths:?}");
+    for path in &paths {
+        let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
+        app.close_notices();
+        app.drop_files(&[path]);
+        let refused = app.until(&format!("{name} is opened or refused"), |app| {
+            let opened = app.text("document-name").is_some_and(|n| n.contains(name));
+            let settled = opened && app.snapshot()["opening"].is_null();
+            let refused = app.notices().iter().any(|n| n.text.contains(name));
+            (settled || refused).then_some(refused)
+        });
+        println!("{name} is {}", if refused { "refused" } else { "opened" });
+        assert!(app.worker().is_some(), "the engine outlives {name}");
+    }
+    app.close();
+}

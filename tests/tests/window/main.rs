@@ -1,0 +1,25 @@
+//! The app in a real window, driven through WebDriver.
+
+#![cfg(target_os = "linux")]
+
+mod answer;
+mod cache;
+mod command_line;
+mod compare;
+mod device;
+mod documents;
+mod engine;
+mod files;
+mod find;
+mod library;
+mod long;
+mod map;
+mod memory;
+mod models_download;
+mod models_found;
+mod open;
+mod restart;
+mod slow_models;
+mod streaming;
+mod thinking;
+mod vault;

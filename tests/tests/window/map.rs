@@ -1,0 +1,195 @@
+//! The map of what was kept, on the window's page: behind the words, on the GPU under the mouse, by layer, on the strip
+//! and in the table; all of the same answer, all saying the same.
+use kept_tests::window::{App, Home, answered, turn};
+use serde_json::{Value, json};
+
+/// `n` and `m` of `kept in n of m`.
+fn slots(tip: &str) -> Option<(u64, u64)> {
+    let (_, rest) = tip.split_once("kept in ")?;
+    let mut words = rest.split_whitespace();
+    let n = words.next()?.parse().ok()?;
+    (words.next()? == "of").then_some(())?;
+    Some((n, words.next()?.parse().ok()?))
+}
+
+#[test]
+fn hovering_over_a_word_says_in_how_many_slots_it_is_kept() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    // In the middle of the first line of a strongly kept run that is on the screen.
+    let script = "const box = $('document').getBoundingClientRect()
+        for (const run of $$('run').sort((a, b) => b.dataset.share - a.dataset.share)) {
+          const r = run.getClientRects()[0]
+          if (r && r.width > 4 && r.top > box.top + 4 && r.bottom < box.bottom - 4)
+            return [Math.round(r.left + r.width / 2), Math.round(r.top + r.height / 2), Number(run.dataset.share)]
+        }";
+    let place = app.script(script, Value::Null);
+    let at = |i: usize| {
+        place[i]
+            .as_i64()
+            .unwrap_or_else(|| app.give_up("no painted run is on the screen"))
+    };
+    let (x, y, share) = (at(0), at(1), at(2));
+    let mut nudge = 0;
+    let tip = app.until("the GPU of the word under the mouse", |app| {
+        nudge = 1 - nudge;
+        app.driver()
+            .point(x + nudge, y, false)
+            .expect("the mouse moves");
+        app.text("tip").filter(|t| slots(t).is_some())
+    });
+    let (n, m) = slots(&tip).expect("kept in n of m");
+    assert!(n >= 1 && n <= m, "{tip}");
+    let exact = 100.0 * n as f64 / m as f64;
+    assert!(
+        (exact - share as f64).abs() <= 5.0,
+        "the run says {share} % and the GPU {tip}"
+    );
+    app.picture("hover");
+    app.close();
+}
+
+#[test]
+fn a_single_layer_can_be_looked_at() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    let layers = app.snapshot()["model"]["layers"].as_u64().expect("layers");
+    let offered = app.script(
+        "return [...$('layer-filter').options].map(o => o.value)",
+        Value::Null,
+    );
+    let expected: Vec<String> = std::iter::once("all".into())
+        .chain((0..layers).map(|l| l.to_string()))
+        .collect();
+    assert_eq!(offered, json!(expected));
+    // The shares on the screen, top to bottom; what lies beyond it comes and goes as the list measures its blocks.
+    let painted = |app: &App<'_>| {
+        app.script(
+            "const view = $('document').getBoundingClientRect()
+            return $$('run').map(e => [e.getBoundingClientRect(), e.dataset.share])
+                .filter(([r]) => r.bottom > view.top && r.top < view.bottom).map(([, share]) => share).join()",
+            Value::Null,
+        )
+    };
+    // The answer may be there before the last layer is painted.
+    let whole = app.until("the painting has settled", |app| {
+        let before = painted(app);
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        (painted(app) == before).then_some(before)
+    });
+    app.choose("layer-filter", &(layers - 1).to_string());
+    app.until("the last layer alone looks different", |app| {
+        (painted(app) != whole && app.runs().iter().any(|&s| s > 0)).then_some(())
+    });
+    app.picture("one-layer");
+    app.choose("layer-filter", "all");
+    app.until("all layers look as before", |app| {
+        (painted(app) == whole).then_some(())
+    });
+    app.close();
+}
+
+#[test]
+fn a_click_on_the_strip_goes_there() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    assert!(
+        app.is_shown("strip-view"),
+        "the strip shows which part is on the screen"
+    );
+    app.script("$('document').scrollTop = 0", Value::Null);
+    let place = app.script(
+        "const r = $('strip').getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height * 0.9].map(Math.round)",
+        Value::Null,
+    );
+    let (x, y) = (place[0].as_i64().expect("x"), place[1].as_i64().expect("y"));
+    app.driver().point(x, y, true).expect("a click");
+    let far = app.until("the document is near its end", |app| {
+        Some(app.scrolled()).filter(|&s| s > 100.0)
+    });
+    let top = app.script("const r = $('strip').getBoundingClientRect(); return [r.left + r.width / 2, r.top + 2].map(Math.round)", Value::Null);
+    app.driver()
+        .point(
+            top[0].as_i64().expect("x"),
+            top[1].as_i64().expect("y"),
+            true,
+        )
+        .expect("a click");
+    app.until("the document is back at its start", |app| {
+        (app.scrolled() < far / 4.0).then_some(())
+    });
+    app.close();
+}
+
+#[test]
+fn the_table_says_in_numbers_what_the_colours_say() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    app.click("table-button");
+    let rows = app.until("the table has its rows", |app| {
+        let rows = app.script("const t = $('table'); return t ? [...t.querySelectorAll('[role=row], tr')].map(r => r.innerText) : []", Value::Null);
+        let rows: Vec<String> = rows.as_array()?.iter().filter_map(|r| r.as_str().map(str::to_owned)).collect();
+        (rows.iter().filter(|r| r.contains('%')).count() >= 10).then_some(rows)
+    });
+    let shares: Vec<f64> = rows.iter().flat_map(|row| percents(row)).collect();
+    assert!(
+        shares.iter().all(|s| (0.0..=100.0).contains(s)) && shares.iter().any(|&s| s > 0.0),
+        "{rows:?}"
+    );
+    app.picture("table");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("Escape closes the table", |app| {
+        (!app.is_shown("table")).then_some(())
+    });
+    app.close();
+}
+
+/// Every number before a `%`.
+fn percents(row: &str) -> Vec<f64> {
+    let parts: Vec<&str> = row.split('%').collect();
+    parts[..parts.len() - 1]
+        .iter()
+        .filter_map(|part| {
+            part.trim_end()
+                .rsplit([' ', '\t', '\n', '-', '–'])
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect()
+}
+
+#[test]
+fn a_source_leads_to_its_passage() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    assert!(app.count("source") > 0, "the answer has sources");
+    let source = app.snapshot()["turns"][0]["sources"][0].clone();
+    let passage: String = source["text"]
+        .as_str()
+        .expect("a text")
+        .split_whitespace()
+        .take(4)
+        .collect::<Vec<_>>()
+        .join(" ");
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight",
+        Value::Null,
+    );
+    app.click("source");
+    app.until("the passage is on the screen", |app| {
+        let script = "const box = $('document').getBoundingClientRect(), seen = []
+            for (const y of Array.from({length: 60}, (_, i) => box.top + 5 + i * (box.height - 10) / 60)) {
+              const range = document.caretRangeFromPoint(box.left + box.width / 2, y)
+              if (range) seen.push(range.startContainer.parentElement.closest('p, div')?.innerText || '')
+            }
+            return seen.join(' ').replace(/\\s+/g, ' ')";
+        app.script(script, Value::Null).as_str()?.contains(&passage).then_some(())
+    });
+    app.close();
+}

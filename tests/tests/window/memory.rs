@@ -1,0 +1,144 @@
+//! A limit on memory, in the window: typed in the settings, kept to by the next question and said with it, refused with what is missing
+//! where it is too small, and there again after a restart.
+use kept_tests::window::{App, Home, Launch, QUESTION, first_start, turn};
+use serde_json::Value;
+
+fn setting(app: &App<'_>) -> Value {
+    app.snapshot()["settings"]["memory"].clone()
+}
+
+/// Writes a limit into the settings, and closes them.
+fn limit(app: &App<'_>, typed: &str) {
+    app.click("settings-button");
+    app.until("the settings are there", |app| {
+        app.is_shown("settings-memory").then_some(())
+    });
+    app.script("$('settings-memory').value = ''", Value::Null);
+    app.write("settings-memory", &format!("{typed}\u{E007}"));
+    app.until("it is taken", |app| {
+        (app.field("settings-memory") == typed && setting(app) != Value::Null).then_some(())
+    });
+}
+
+fn escape(app: &App<'_>) {
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+}
+
+/// `... 31.4 MiB are missing ...`: the figure.
+fn missing(refusal: &str) -> f64 {
+    let words: Vec<&str> = refusal.split_whitespace().collect();
+    let place = words
+        .iter()
+        .position(|w| *w == "missing.")
+        .expect("what is missing");
+    assert_eq!(words[place - 2], "MiB", "{refusal}");
+    words[place - 3].parse().expect("a figure")
+}
+
+#[test]
+fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.choose_method("snapkv");
+    assert_eq!(setting(&app), Value::Null, "nothing is limited");
+
+    // What is no amount is refused, and nothing changes.
+    app.click("settings-button");
+    app.write("settings-memory", "lots\u{E007}");
+    app.says(&["“lots” is no amount of memory", "6 GiB"]);
+    assert_eq!(
+        (setting(&app), app.field("settings-memory")),
+        (Value::Null, String::new())
+    );
+    escape(&app);
+
+    // Less than the weights: refused before anything is read, with what is missing and the way out.
+    limit(&app, "1 MiB");
+    escape(&app);
+    let refusal = app.until("it is refused in a sentence", |app| {
+        app.text("budget-error")
+    });
+    assert!(
+        refusal.starts_with("The memory limit of 1.0 MiB is too small")
+            && refusal.contains("weights alone are")
+            && refusal.contains("Raise the limit in Settings"),
+        "{refusal}"
+    );
+    app.picture("refused");
+    app.ask(QUESTION);
+    app.reaches(&["failed"]);
+    assert_eq!(app.text("turn-error").as_deref(), Some(refusal.as_str()));
+    app.until("the question is back", |app| {
+        (app.field("composer") == QUESTION).then_some(())
+    });
+    assert_eq!(app.snapshot()["turns"][0]["memory"], "1 MiB");
+
+    // The way out is one click away. A little more than the least, and as many words are kept as fit.
+    app.click("change-limit");
+    let enough = format!("{:.0} MiB", (1.0 + missing(&refusal)).ceil() + 2.0);
+    app.until("the settings are there", |app| {
+        app.is_shown("settings-memory").then_some(())
+    });
+    app.script("$('settings-memory').value = ''", Value::Null);
+    app.write("settings-memory", &format!("{enough}\u{E007}"));
+    app.until("it is taken", |app| {
+        (setting(app) == enough.as_str()).then_some(())
+    });
+    app.script(
+        "$('settings-memory').scrollIntoView({block: 'center'})",
+        Value::Null,
+    );
+    app.picture("settings");
+    escape(&app);
+    let said = app.until("it is said what was chosen", |app| {
+        app.text("hint")
+            .filter(|t| t.contains("Within the memory limit of"))
+    });
+    assert!(said.contains("at the worst moment"), "{said}");
+    assert_eq!(app.count("budget-error"), 0);
+    app.picture("chosen");
+    app.write("composer", "\u{E007}");
+    app.until("it is asked", |app| (app.count("turn") == 2).then_some(()));
+    app.is_answered();
+    let turn = app.snapshot()["turns"][1].clone();
+    assert_eq!(turn["memory"], enough.as_str());
+    let notes = turn["facts"]["notes"].to_string();
+    assert!(notes.contains("Within the memory limit of"), "{notes}");
+    assert!(!notes.contains("--"), "{notes}");
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains(&format!("within {enough}")), "{facts}");
+    app.picture("answered");
+
+    // A comparison says that it does not keep to it.
+    app.click("compare");
+    let besides = app.until("it is said of a comparison", |app| {
+        app.text("compare-memory")
+    });
+    assert!(besides.contains(&enough), "{besides}");
+    app.picture("compare");
+    app.close();
+
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    assert_eq!(setting(&app), enough.as_str());
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains(&format!("within {enough}")), "{facts}");
+    // Without it everything is as before.
+    app.click("settings-button");
+    app.until("the settings are there", |app| {
+        app.is_shown("settings-memory").then_some(())
+    });
+    assert_eq!(app.field("settings-memory"), enough);
+    app.script("$('settings-memory').value = ''", Value::Null);
+    app.write("settings-memory", "automatic\u{E007}");
+    app.until("it is gone", |app| {
+        (setting(app) == Value::Null).then_some(())
+    });
+    escape(&app);
+    app.until("nothing is said of it", |app| {
+        let said = app.text("hint").unwrap_or_default();
+        (!said.contains("memory limit")).then_some(())
+    });
+    app.close();
+}

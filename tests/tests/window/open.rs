@@ -1,0 +1,65 @@
+//! The other ways to a document: the system's dialog, and the command line. (Dropped files are in `window_files`.)
+use std::fs;
+
+use kept_tests::golden;
+use kept_tests::window::{Dialog, Home, Launch, QUESTION, first_start, turn};
+
+fn sample() -> String {
+    fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
+}
+
+/// The sample with another code in it: an answer with this code comes from this file.
+fn with_another_code() -> String {
+    sample().replace("4711", "6382")
+}
+
+#[test]
+fn a_file_named_on_the_command_line_is_opened() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let path = home.file("né à Brest.txt", with_another_code());
+    let app = Launch::plain().argument(path).open(&home);
+    app.shows_document("né à Brest.txt");
+    app.is_ready();
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains("6382"), "{}", app.answer());
+    app.close();
+}
+
+#[test]
+fn a_missing_file_on_the_command_line_opens_the_window_and_says_so() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = Launch::plain()
+        .argument(home.path().join("files/absent.txt"))
+        .open(&home);
+    app.says(&["absent.txt"]);
+    app.is_ready();
+    app.write("composer", "still here");
+    assert_eq!(app.field("composer"), "still here");
+    app.close();
+}
+
+/// The system's dialog for files.
+const DIALOG: Dialog = Dialog {
+    title: "Open",
+    button: "open-button",
+};
+
+#[test]
+fn a_file_is_chosen_in_the_dialog_of_the_system() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    // Sent away, it changes nothing.
+    DIALOG.open(&app);
+    DIALOG.dismiss(&app);
+    assert_eq!(app.notices(), []);
+    assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
+
+    let path = home.file("chosen by hand.txt", with_another_code());
+    DIALOG.choose(&app, path.to_str().expect("a path"));
+    app.shows_document("chosen by hand.txt");
+    app.close();
+}

@@ -1,0 +1,49 @@
+//! Models for the stories in the window: random weights, in the size that a story needs.
+
+use std::path::PathBuf;
+
+use kept_models::testing::TinyLlama;
+use kept_tests::window::Home;
+
+/// Large enough to read the sample for several seconds, and with a control token so unlikely that it writes on and on.
+#[must_use]
+pub fn slow_model(home: &Home) -> PathBuf {
+    let path = home.path().join("files/slow.gguf");
+    let model = TinyLlama {
+        layers: 8,
+        width: 512,
+        ffn: 2048,
+        q_heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        context: 16_384,
+        kind: "Q8_0",
+        endless: true,
+        ..TinyLlama::default()
+    };
+    model.write(&path).expect("a model is written");
+    path
+}
+
+/// So small that it reads 128K tokens while somebody waits.
+#[must_use]
+pub fn wide_model(home: &Home) -> PathBuf {
+    small_model(home, "wide.gguf", 200_000)
+}
+
+/// A very small model that takes in `context` tokens at once, in a file of this name.
+pub fn small_model(home: &Home, name: &str, context: usize) -> PathBuf {
+    let path = home.path().join("files").join(name);
+    let model = TinyLlama {
+        layers: 2,
+        width: 32,
+        ffn: 32,
+        q_heads: 1,
+        kv_heads: 1,
+        head_dim: 16,
+        context,
+        ..TinyLlama::default()
+    };
+    model.write(&path).expect("a model is written");
+    path
+}

@@ -1,0 +1,224 @@
+//! A document that is longer than the model takes at once: the window says that it is read approximately, before, while and after it
+//! is read, offers the methods that can, and shows what is left of it in the map.
+use crate::slow_models::small_model;
+use kept_tests::window::{Home, Launch, PATIENCE, first_start, turn, words};
+use serde_json::{Value, json};
+
+/// Several times what the model in the box takes at once.
+const BYTES: usize = 60_000;
+
+#[test]
+fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    assert_eq!(app.count("streaming"), 0, "the sample is short");
+    app.drop_files(&[&home.file("long.txt", words(BYTES))]);
+    app.shows_document("long.txt");
+    let says = app.until("it is said before it is read", |app| app.text("streaming"));
+    for part in ["approximate", "streaming mode", "cannot be found again"] {
+        assert!(says.contains(part), "{says}");
+    }
+    let now = app.snapshot();
+    assert_eq!(now["document"]["tooLong"], Value::Null);
+    assert_eq!(now["settings"]["method"], "auto");
+    let context = now["model"]["context"].as_u64().expect("a number");
+    let tokens = now["document"]["tokens"].as_u64().expect("a number");
+    assert!(tokens > context, "{tokens} {context}");
+    app.picture("before");
+
+    // The methods that cannot are shown, with the reason, and cannot be chosen.
+    let methods = now["methods"].as_array().expect("methods").clone();
+    app.click("method-menu");
+    let offered = app.until("the menu is open", |app| {
+        let offered = app.script(
+            "return $$('method-menu-option').map(o => [o.dataset.value, o.getAttribute('aria-disabled')])",
+            Value::Null,
+        );
+        (offered.as_array()?.len() == methods.len() + 1).then_some(offered)
+    });
+    let able: Vec<&str> = (offered.as_array().expect("a list").iter())
+        .filter(|o| o[1] == "false")
+        .filter_map(|o| o[0].as_str())
+        .collect();
+    assert_eq!(
+        able,
+        ["auto", "streaming_llm", "h2o", "tova", "treekv", "ems"]
+    );
+    app.picture("menu");
+    app.script(
+        "$$('method-menu-option').find(o => o.dataset.value === 'snapkv').click()",
+        Value::Null,
+    );
+    assert_eq!(app.snapshot()["settings"]["method"], "auto");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+
+    // One that was chosen before is not changed behind the person's back: it is refused, and others are offered.
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["method"] = "snapkv".into();
+    settings["maxTokens"] = 24.into();
+    app.invoke("save_settings", &serde_json::json!({"settings": settings}))
+        .expect("settings are taken");
+    app.reload();
+    app.until("it says that this method cannot", |app| {
+        (app.count("streaming-stuck") == 1).then_some(())
+    });
+    app.write("composer", "Who counted the boxes?\u{E007}");
+    app.says(&["snapkv cannot read"]);
+    assert_eq!(app.count("turn"), 0, "nothing is asked in vain");
+    assert!(app.field("composer").starts_with("Who counted"));
+    app.picture("stuck");
+    app.until("another method is one click away", |app| {
+        let click = "const b = $$('streaming-method').find(b => b.dataset.value === 'streaming_llm'); b?.click(); return !!b";
+        (app.script(click, Value::Null) == true).then_some(())
+    });
+    app.until("it is taken", |app| {
+        (app.snapshot()["settings"]["method"] == "streaming_llm").then_some(())
+    });
+    assert_eq!(app.count("streaming-stuck"), 0);
+
+    app.driver()
+        .click("[data-testid=composer]")
+        .expect("a click");
+    app.driver().keys(&["\u{E007}"]).expect("a key");
+    app.until("it is said while it is read", |app| {
+        app.text("progress")
+            .filter(|t| t.contains("streaming mode, approximate") && t.contains('%'))
+    });
+    app.picture("reading");
+    app.is_answered();
+    let facts = app.snapshot()["turns"][0]["facts"].clone();
+    assert_eq!(facts["streamed"], true, "{facts}");
+    let text = app.texts("turn").pop().expect("a turn");
+    assert!(
+        text.contains("Read in streaming mode, which is approximate"),
+        "{text}"
+    );
+    // StreamingLLM holds the first tokens and the last: the map says so.
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight",
+        Value::Null,
+    );
+    app.until("the end is painted", |app| {
+        app.runs().iter().any(|&s| s > 0).then_some(())
+    });
+    app.picture("answered");
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight / 2",
+        Value::Null,
+    );
+    app.until("the middle is not", |app| {
+        app.runs().iter().all(|&s| s == 0).then_some(())
+    });
+    let share = app.text("kept-share").expect("how much is in memory");
+    assert!(share.contains('%') && !share.contains("100"), "{share}");
+    app.click("table-button");
+    let rows = app.until("the table has its rows", |app| {
+        Some(app.count("table-row")).filter(|&rows| rows == 10)
+    });
+    assert_eq!(rows, 10);
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+
+    // The next question goes on from the document's end, also after a restart.
+    app.until("it is said that it need not be read", |app| {
+        app.text("how-read").filter(|t| t.contains("Already read"))
+    });
+    app.close();
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    app.ask("Who came back with the boxes?");
+    app.is_answered();
+    let facts = app.snapshot()["turns"][1]["facts"].clone();
+    let (prompt, known) = (&facts["promptTokens"], &facts["tokensFromVault"]);
+    let (prompt, known) = (prompt.as_u64(), known.as_u64());
+    let (prompt, known) = (prompt.expect("a number"), known.expect("a number"));
+    assert!(known * 10 > prompt * 9, "{known} of {prompt}");
+    let said = app.texts("facts").pop().expect("facts");
+    assert!(said.contains("tokens from the vault"), "{said}");
+    app.picture("again");
+
+    // What needs the full cache says that there is none.
+    app.click("compare-button");
+    app.until("the comparison says why it cannot be made", |app| {
+        app.text("compare-streaming")
+            .filter(|t| t.contains("longer than the model can hold"))
+    });
+    app.picture("compare");
+    app.close();
+}
+
+/// Tokens of a document whose map has fewer cells: as many as a map may have (`engine/src/grid/cells.rs`).
+const MOST_CELLS: u64 = 1 << 18;
+
+/// A map of so many tokens is told, painted and put into words by cells of several.
+#[test]
+fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let model = small_model(&home, "narrow.gguf", 2048);
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(model)
+        .argument(home.file("vast.txt", words(400_000)))
+        .open(&home);
+    app.shows_document("vast.txt");
+    let tokens = app.until("its tokens are counted", |app| {
+        app.snapshot()["document"]["tokens"].as_u64()
+    });
+    assert!(tokens > MOST_CELLS, "{tokens}");
+    app.choose_method("streaming_llm");
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = 8.into();
+    settings["budget"] = "64".into();
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("settings are taken");
+    app.reload();
+    app.shows_document("vast.txt");
+    app.ask("Who counted the boxes?");
+    // Reading so much takes longer than anything that a person waits for in the other stories.
+    let started = std::time::Instant::now();
+    while app.state().as_deref() != Some("done") {
+        let state = app.state();
+        assert!(
+            started.elapsed() < 6 * PATIENCE && state.as_deref() != Some("failed"),
+            "{state:?}: {:?}",
+            app.texts("turn")
+        );
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let turn = app.snapshot()["turns"][0]["id"].clone();
+    let cell = |number: u64| app.invoke("map_token", &json!({"turn": turn, "token": number}));
+    let first = cell(0).expect("a cell");
+    assert_eq!(first["tokens"], 2, "two tokens share a cell: {first}");
+    assert!(cell(MOST_CELLS).is_err(), "no more cells than that");
+    let last = cell((tokens - 1) / 2).expect("the last cell");
+    let length = app.snapshot()["document"]["length"].clone();
+    assert_eq!(last["end"], length, "they reach to the end of the text");
+
+    // The newest tokens are kept, and the place where they stand is painted; the middle is not.
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight",
+        Value::Null,
+    );
+    app.until("the end is painted", |app| {
+        app.runs().iter().any(|&share| share > 0).then_some(())
+    });
+    app.picture("cells");
+    app.script(
+        "$('document').scrollTop = $('document').scrollHeight / 2",
+        Value::Null,
+    );
+    app.until("the middle is not", |app| {
+        app.runs().iter().all(|&share| share == 0).then_some(())
+    });
+    app.click("table-button");
+    app.until(
+        "the table has its rows, and only the last keeps much",
+        |app| {
+            let rows = app.texts("table-row");
+            let kept = |row: &String| !row.contains("0 %\t0 %");
+            (rows.len() == 10 && kept(&rows[9])).then_some(())
+        },
+    );
+    app.close();
+}

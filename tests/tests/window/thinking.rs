@@ -1,0 +1,148 @@
+//! Models that think before they answer, and models of which some layers hold their last tokens only: the switch by the question, what
+//! is thought apart from the answer, and the map's layers.
+use std::path::PathBuf;
+
+use kept_models::testing::{MetaValue, TinyLlama};
+use kept_tests::window::{App, Home, Launch, turn};
+use serde_json::{Value, json};
+
+/// A random model whose template has a switch for thinking, and begins the thought itself.
+fn thinking_model(home: &Home) -> PathBuf {
+    let mut writer = TinyLlama::default().writer();
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                    <|im_start|>assistant\n{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}";
+    writer.set(
+        "tokenizer.chat_template",
+        MetaValue::Text(template.to_owned()),
+    );
+    let path = home.path().join("files/thinker.gguf");
+    writer.write(&path).expect("a model is written");
+    path
+}
+
+/// A document that a random model reads in no time.
+fn note(home: &Home) -> PathBuf {
+    let text = "The nets are mended in the morning, and the tea is strong. ".repeat(12);
+    home.file("note.txt", text)
+}
+
+fn open<'h>(home: &'h Home, model: &PathBuf) -> App<'h> {
+    let app = Launch::plain()
+        .argument(note(home))
+        .argument("--model")
+        .argument(model)
+        .open(home);
+    app.shows_document("note.txt");
+    app.is_ready();
+    let mut settings = app.snapshot()["settings"].clone();
+    settings["maxTokens"] = json!(24);
+    app.invoke("save_settings", &json!({"settings": settings}))
+        .expect("saved");
+    app
+}
+
+#[test]
+fn thinking_is_switched_on_for_a_conversation_and_shown_apart_from_the_answer() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let model = thinking_model(&home);
+    let app = open(&home, &model);
+    app.until("the switch is by the question", |app| {
+        app.is_shown("thinking").then_some(())
+    });
+    app.ask("What is strong?");
+    app.reaches(&["done"]);
+    assert_eq!(app.count("thoughts"), 0, "it answers at once");
+    assert!(!app.text("facts").expect("facts").contains("thinking"));
+    app.click("thinking");
+    app.until("it is taken", |app| {
+        (app.snapshot()["thinking"] == true).then_some(())
+    });
+    app.ask("What is mended?");
+    app.reaches(&["done"]);
+    let answer = &app.snapshot()["turns"][1];
+    assert_eq!(answer["thinking"], true);
+    let text = answer["answer"].as_str().expect("a text");
+    assert!(text.starts_with("<think>"), "{text:?}");
+    assert_eq!(app.count("thoughts"), 1);
+    assert_eq!(app.count("answer"), 1, "the thought is no answer");
+    assert_eq!(app.count("thoughts-text"), 0, "folded");
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains("thinking first"), "{facts}");
+    app.click("thoughts-fold");
+    app.until("unfolded", |app| {
+        app.text("thoughts-text").filter(|t| !t.is_empty())
+    });
+    app.picture("thoughts");
+    app.close();
+    // The conversation remembers it; a new one begins without.
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    assert_eq!(app.snapshot()["thinking"], true);
+    app.drop_files(&[&home.file("other.txt", "Another note. ".repeat(20))]);
+    // It would take the place of a conversation: a person decides.
+    app.click("replace-yes");
+    app.shows_document("other.txt");
+    assert_eq!(app.snapshot()["thinking"], false);
+    app.close();
+}
+
+/// Gemma's layers that attend to the last tokens only hold those whatever the method: they are shown so, and not as empty.
+#[test]
+fn layers_that_hold_their_last_tokens_are_shown_as_rings() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let model = TinyLlama {
+        arch: "gemma3",
+        layers: 6,
+        ..TinyLlama::default()
+    };
+    let mut writer = model.writer();
+    writer.set("gemma3.attention.sliding_window", MetaValue::Whole(512));
+    let path = home.path().join("files/gemma.gguf");
+    writer.write(&path).expect("a model is written");
+    let app = open(&home, &path);
+    app.ask("What is strong?");
+    app.reaches(&["done"]);
+    let windows = app.snapshot()["turns"][0]["windows"].clone();
+    let windows = windows.as_array().expect("a list");
+    assert_eq!(windows.len(), 6);
+    let rings = windows.iter().filter(|w| **w == 512).count();
+    assert_eq!(rings, 5, "{windows:?}");
+    app.until("the map is there", |app| {
+        app.script(
+            "return $('table-button') && !$('table-button').disabled",
+            Value::Null,
+        )
+        .as_bool()
+        .filter(|there| *there)
+    });
+    let options = app.script(
+        "return [...$('layer-filter').options].map(o => o.text + (o.disabled ? ' (off)' : ''))",
+        Value::Null,
+    );
+    let options: Vec<&str> = options
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert_eq!(options[1], "Layer 1: holds its last 512 tokens (off)");
+    assert_eq!(options[6], "Layer 6", "numbered as the model numbers it");
+    app.click("table-button");
+    app.click("table-layers");
+    let rows = app.until("a row for each layer", |app| {
+        Some(app.texts("layer-row")).filter(|rows| rows.len() == 6)
+    });
+    assert!(rows[0].contains("holds its last 512 tokens"), "{rows:?}");
+    assert!(
+        rows[5].contains('%') && !rows[5].contains("holds"),
+        "{rows:?}"
+    );
+    app.close();
+    // The map of an earlier start shows the same.
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    assert_eq!(app.snapshot()["turns"][0]["windows"][0], 512);
+    app.close();
+}

@@ -1,0 +1,164 @@
+//! The vault in the window: a document is read once; the next question, also after a restart, takes it from the disk and says so.
+//! What is kept can be seen, changed and forgotten in the settings.
+use std::fs;
+
+use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, turn};
+use serde_json::Value;
+
+/// Notes every text that the progress of a question ever shows.
+fn listen(app: &App<'_>) {
+    app.script(
+        "window.__said = []
+         const look = () => { const said = $('progress')?.innerText.trim()
+           if (said && window.__said.at(-1) !== said) window.__said.push(said) }
+         window.__ear?.disconnect()
+         window.__ear = new MutationObserver(look)
+         window.__ear.observe(document.body, {subtree: true, childList: true, characterData: true})",
+        Value::Null,
+    );
+}
+
+fn said(app: &App<'_>) -> Vec<String> {
+    let said = app.script("return window.__said", Value::Null);
+    let said = said.as_array().expect("a list").iter();
+    said.map(|s| s.as_str().expect("a text").to_owned())
+        .collect()
+}
+
+/// Tokens of the last prompt, and those of them that came from the vault.
+fn tokens(app: &App<'_>) -> (u64, u64) {
+    let turns = app.snapshot()["turns"].clone();
+    let facts = &turns.as_array().expect("turns").last().expect("a turn")["facts"];
+    let number = |name: &str| facts[name].as_u64().expect("a number");
+    (number("promptTokens"), number("tokensFromVault"))
+}
+
+/// Waits for the line that says how the document will be read.
+fn reads(app: &App<'_>, words: &str) {
+    app.until(&format!("the line says {words:?}"), |app| {
+        app.text("how-read").filter(|t| t.contains(words))
+    });
+}
+
+fn asks(app: &App<'_>, question: &str) {
+    app.ask(question);
+    app.is_answered();
+}
+
+#[test]
+fn a_document_is_read_once_and_asked_again_also_after_a_restart() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let text = fs::read(kept_tests::golden::repository().join("assets/sample.txt"));
+    let path = home.file("mine.txt", text.expect("the sample"));
+    let app = Launch::plain().argument(&path).open(&home);
+    app.shows_document("mine.txt");
+    app.is_ready();
+    reads(&app, "Read once");
+    listen(&app);
+    asks(&app, QUESTION);
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    let first = said(&app);
+    assert!(
+        first.iter().any(|s| s.starts_with("Reading")) && !first.join(" ").contains("vault"),
+        "a first reading is a reading: {first:?}"
+    );
+    assert_eq!(tokens(&app).1, 0);
+    reads(&app, "Already read");
+    app.until("the memory bar shows what lies on the disk", |app| {
+        app.text("memory-vault").filter(|t| t.contains("MiB"))
+    });
+
+    listen(&app);
+    asks(&app, "Who keeps the light?");
+    let second = said(&app);
+    assert!(
+        second.iter().any(|s| s.starts_with("From the vault")),
+        "{second:?}"
+    );
+    assert!(
+        !second.iter().any(|s| s.starts_with("Reading")),
+        "nothing is said to be read that is not: {second:?}"
+    );
+    let (prompt, known) = tokens(&app);
+    assert!(known * 10 > prompt * 9, "{known} of {prompt}");
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains("tokens from the vault"), "{facts}");
+    app.picture("second-question");
+    app.close();
+
+    let app = Launch::plain().open(&home);
+    app.shows_document("mine.txt");
+    app.is_ready();
+    reads(&app, "Already read");
+    app.picture("after-a-restart");
+    asks(&app, QUESTION);
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    let (prompt, known) = tokens(&app);
+    assert!(known * 10 > prompt * 9, "{known} of {prompt}");
+    app.close();
+}
+
+#[test]
+fn the_settings_say_what_is_kept_and_forget_it() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = kept_tests::window::first_start(&home);
+    asks(&app, QUESTION);
+    reads(&app, "Already read");
+    app.click("settings-button");
+    let uses = app.until("the settings say how much is kept", |app| {
+        app.text("vault-use").filter(|t| t.contains("1 document"))
+    });
+    let vaults = home.path().join("cache/kept/vaults");
+    assert!(
+        uses.contains("MiB of") && uses.contains(&*vaults.to_string_lossy()),
+        "{uses}"
+    );
+    let files = || {
+        let files = fs::read_dir(&vaults).expect("the folder of vaults");
+        let files = files.map(|file| file.expect("a file").path());
+        let vault = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "vault");
+        files.filter(vault).count()
+    };
+    assert_eq!(files(), 1);
+    app.script(
+        "$('settings-keep').scrollIntoView({block: 'center'})",
+        Value::Null,
+    );
+    app.picture("settings");
+
+    // Nonsense is named, and what held goes on to hold.
+    app.write("settings-keep-budget", "much\u{E007}");
+    app.says(&["“much”", "20 gib"]);
+    assert_eq!(app.snapshot()["settings"]["keepBudget"], Value::Null);
+    app.until("the field shows what holds", |app| {
+        app.field("settings-keep-budget").is_empty().then_some(())
+    });
+    app.write("settings-keep-budget", "1 GiB\u{E007}");
+    app.until("the new limit is shown", |app| {
+        app.text("vault-use").filter(|t| t.contains("of 1.0 GiB"))
+    });
+
+    app.choose("settings-keep", "off");
+    reads(&app, "the vault is off");
+    app.choose("settings-keep", "q8_0");
+    reads(&app, "Already read");
+    app.click("forget-vault");
+    assert_eq!(files(), 1, "one click forgets nothing");
+    app.click("forget-vault");
+    app.says(&["nothing is kept any more"]);
+    app.until("the settings say so", |app| {
+        app.text("vault-use").filter(|t| t.contains("0 documents"))
+    });
+    assert_eq!(files(), 0);
+    reads(&app, "Read once");
+    app.picture("forgotten");
+    app.driver().keys(&["\u{E00C}"]).expect("a key");
+    app.until("the settings close", |app| {
+        (!app.is_shown("settings")).then_some(())
+    });
+    asks(&app, QUESTION);
+    assert_eq!(tokens(&app).1, 0, "it was read again");
+    app.close();
+}

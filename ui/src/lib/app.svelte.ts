@@ -1,0 +1,400 @@
+/**
+ * What the window shows, and how the program's events change it. No calls and no DOM: `actions.ts` does things, the parts draw.
+ * The document's text and the maps are never here (see `text.svelte.ts`, `map.svelte.ts`).
+ */
+import type {
+  AppEvent,
+  Gpus,
+  Choice,
+  Comparison,
+  DocumentFacts,
+  Download,
+  Estimate,
+  Library,
+  Memory,
+  MethodFacts,
+  ModelChoice,
+  ModelFacts,
+  NoticePlace,
+  Parameters,
+  Progress,
+  Settings,
+  Snapshot,
+  Turn,
+  TurnState,
+  Vault,
+  WorkerState,
+} from './contract'
+import { percent } from './format'
+import { AUTO, AUTOMATIC } from './methods'
+import { parted } from './thoughts'
+
+export type Place = NoticePlace | 'budget'
+
+export interface Notice {
+  id: number
+  kind: 'error' | 'info'
+  where: Place
+  message: string
+}
+
+/** The last figures of a question that runs or ran since the window opened. */
+export interface Live {
+  turn: number
+  progress: Progress
+  memory: Memory
+}
+
+const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
+/** Notices of one place: the newest few are enough. */
+const MOST_NOTICES = 3
+
+export class AppState {
+  loaded = $state(false)
+  settings = $state.raw<Settings>({
+    theme: 'system',
+    model: 'mini',
+    method: AUTO,
+    parameters: {},
+    budget: null,
+    maxTokens: 512,
+    repeatPenalty: null,
+    zoom: 100,
+    keep: 'q8_0',
+    keepBudget: null,
+    cache: null,
+    memory: null,
+    device: null,
+  })
+  models = $state.raw<ModelChoice[]>([])
+  model = $state.raw<ModelFacts | null>(null)
+  modelError = $state<string | null>(null)
+  methods = $state.raw<MethodFacts[]>([])
+  document = $state.raw<DocumentFacts | null>(null)
+  opening = $state<string | null>(null)
+  turns = $state<Turn[]>([])
+  comparison = $state.raw<Comparison | null>(null)
+  /** Models on this computer and worth having; null until they were looked for. */
+  library = $state.raw<Library | null>(null)
+  downloads = $state.raw<Download[]>([])
+  /** Models that can think do so before they answer, in this conversation. */
+  thinking = $state(false)
+  /** The file that would replace a conversation in which something still runs. */
+  replacing = $state<string | null>(null)
+  worker = $state.raw<WorkerState>({ state: 'starting', message: null })
+  /** What is kept on disk of documents that were read. */
+  vault = $state.raw<Vault | null>(null)
+  gpus = $state.raw<Gpus>({ gpus: [], whyNone: null })
+  saves = $state(true)
+  version = $state('')
+
+  live = $state.raw<Live | null>(null)
+  drag = $state.raw<{ files: number; refusal: string | null } | null>(null)
+  notices = $state<Notice[]>([])
+  /** The turn whose map is shown. */
+  selected = $state<number | null>(null)
+  /** More of a turn's map has come: the number of layers that are there. */
+  mapped = $state.raw<{ turn: number; layersDone: number; layers: number } | null>(null)
+  /** What a screen reader is told, in steps. */
+  announcement = $state('')
+
+  /** The composer's text. */
+  draft = $state('')
+  /** The budget while the slider moves; undefined when it rests. */
+  budgetPreview = $state<string | null | undefined>(undefined)
+  estimate = $state.raw<Estimate | null>(null)
+  estimateError = $state<string | null>(null)
+
+  /** When the engine became ready, in milliseconds since 1970: it may still be given its document. */
+  readySince = 0
+  /** When the program last said something of a question, likewise. */
+  heard = 0
+
+  /** Answers' pieces that have come but are not in `turns` yet. */
+  #pieces = new Map<number, string>()
+  #announced = 0
+  /** The file of the model that was open last. */
+  #costedFile: string | null = null
+  #noticeId = 0
+
+  /** The question that runs. One at a time. */
+  running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
+  shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
+  /** All that can be chosen: Automatic, then the engine's. */
+  offered = $derived<MethodFacts[]>([AUTOMATIC, ...this.methods])
+  method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)
+  /** The document is longer than the model's context, and the chosen method cannot read it so. */
+  stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
+  modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
+  /** Why the chosen budget cannot be had; null when it can, or when the reason lies elsewhere. */
+  budgetError = $derived(
+    this.document && !this.document.tooLong && !this.stuck && this.model && this.worker.state === 'ready'
+      ? this.estimateError
+      : null,
+  )
+  budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
+  /** What is set of the chosen method's parameters. */
+  parameters = $derived<Parameters>(this.settings.parameters[this.settings.method] ?? {})
+  /** What the next question is asked with. */
+  choice = $derived<Choice>({ method: this.settings.method, parameters: this.parameters, budget: this.budget })
+  comparing = $derived(this.comparison?.state === 'running')
+
+  /** Takes the whole state, at the start. */
+  load(snapshot: Snapshot): void {
+    this.settings = snapshot.settings
+    this.models = snapshot.models
+    this.model = snapshot.model
+    this.#costedFile = snapshot.model?.file ?? null
+    this.modelError = snapshot.modelError
+    this.methods = snapshot.methods
+    this.document = snapshot.document
+    this.opening = snapshot.opening
+    this.turns = snapshot.turns
+    this.comparison = snapshot.comparison
+    this.draft = snapshot.draft
+    this.thinking = snapshot.thinking
+    this.worker = snapshot.worker
+    this.vault = snapshot.vault
+    this.gpus = snapshot.gpus
+    this.saves = snapshot.saves
+    this.version = snapshot.version
+    this.selected = snapshot.turns.at(-1)?.id ?? null
+    this.readySince = this.heard = Date.now()
+    this.loaded = true
+  }
+
+  apply(event: AppEvent): void {
+    if (event.event === 'turn' || event.event === 'token' || event.event === 'progress' || event.event === 'map')
+      this.heard = Date.now()
+    switch (event.event) {
+      case 'worker':
+        if (event.worker.message && event.worker.message !== this.worker.message)
+          this.announcement = event.worker.message
+        // Its own sentence says what there is to say; what was said of an engine that failed ends with it.
+        if (event.worker.state === 'failed' || this.worker.state === 'failed') this.dismissAll('conversation')
+        if (event.worker.state === 'ready' && this.worker.state !== 'ready') this.readySince = Date.now()
+        this.worker = event.worker
+        return
+      case 'methods':
+        this.methods = event.methods
+        return
+      case 'models':
+        this.models = event.models
+        this.settings = event.settings
+        return
+      case 'model':
+        // The same model again, after a restart of the engine: what a question costs is as it was.
+        if (event.model && event.model.file !== this.#costedFile) this.estimate = null
+        if (event.model) this.#costedFile = event.model.file
+        this.model = event.model
+        this.modelError = event.error
+        return
+      case 'opening':
+        this.opening = event.name
+        if (event.name) {
+          this.announcement = `Opening ${event.name}`
+          this.dismissAll('document')
+        }
+        return
+      case 'document':
+        return this.#takeDocument(event.document, event.turns)
+      case 'turn':
+        return this.#takeTurn(event.turn)
+      case 'token':
+        this.#pieces.set(event.turn, (this.#pieces.get(event.turn) ?? '') + event.text)
+        return
+      case 'progress':
+        return this.#takeProgress(event)
+      case 'map':
+        this.mapped = { turn: event.turn, layersDone: event.layersDone, layers: event.layers }
+        return
+      case 'comparison':
+        this.comparison = event.comparison
+        if (event.comparison) this.dismissAll('comparison')
+        return
+      case 'comparisonReference':
+      case 'comparisonRun':
+      case 'comparisonProgress':
+      case 'comparisonEnded':
+        return this.#takeComparison(event)
+      case 'thinking':
+        this.thinking = event.thinking
+        return
+      case 'vault':
+        this.vault = event.vault
+        return
+      case 'gpus':
+        this.gpus = event.gpus
+        return
+      case 'library':
+        this.library = event.library
+        return
+      case 'downloads':
+        return this.#takeDownloads(event.downloads)
+      case 'replacing':
+        this.replacing = event.name
+        return
+      case 'drag':
+        this.drag = event.files > 0 ? { files: event.files, refusal: event.refusal } : null
+        return
+      case 'notice':
+        this.notify(event.where, event.message, event.kind)
+        return
+    }
+  }
+
+  /** Whether pieces wait for `writePieces`. */
+  get hasPieces(): boolean {
+    return this.#pieces.size > 0
+  }
+
+  /** Appends the pieces that have come to their answers; called once a frame. */
+  writePieces(): void {
+    for (const [id, text] of this.#pieces) {
+      const turn = this.turns.find((t) => t.id === id)
+      if (turn) turn.answer += text
+    }
+    this.#pieces.clear()
+  }
+
+  notify(where: Place, message: string, kind: 'error' | 'info' = 'error'): void {
+    const others = this.notices.filter((n) => !(n.where === where && n.message === message))
+    const here = others.filter((n) => n.where === where)
+    const surplus = new Set(here.slice(0, Math.max(0, here.length - MOST_NOTICES + 1)).map((n) => n.id))
+    this.notices = [...others.filter((n) => !surplus.has(n.id)), { id: ++this.#noticeId, kind, where, message }]
+  }
+
+  dismiss(id: number): void {
+    this.notices = this.notices.filter((notice) => notice.id !== id)
+  }
+
+  dismissAll(where: Place): void {
+    if (this.notices.some((n) => n.where === where)) this.notices = this.notices.filter((n) => n.where !== where)
+  }
+
+  /** The document was closed: back to the empty state. */
+  close(): void {
+    this.#leave()
+    this.document = null
+    this.turns = []
+    this.#pieces.clear()
+    this.selected = null
+    this.live = null
+    this.mapped = null
+    this.estimate = null
+    this.estimateError = null
+  }
+
+  /** What was said about the document goes with it. */
+  #leave(): void {
+    if (this.document === null) return
+    this.dismissAll('comparison')
+    this.dismissAll('document')
+    this.dismissAll('conversation')
+  }
+
+  #takeDocument(document: DocumentFacts | null, turns: Turn[]): void {
+    if (document === null) return this.close()
+    const other = document.id !== this.document?.id
+    if (other) this.#leave()
+    this.document = document
+    this.#pieces.clear()
+    this.turns = turns
+    if (!other) {
+      if (!turns.some((turn) => turn.id === this.selected)) this.selected = turns.at(-1)?.id ?? null
+      return
+    }
+    this.opening = null
+    this.selected = turns.at(-1)?.id ?? null
+    this.live = null
+    this.mapped = null
+    this.estimate = null
+    this.estimateError = null
+    this.announcement = `${document.name} is open`
+  }
+
+  #takeTurn(turn: Turn): void {
+    // Its answer is whole: what waits is in it.
+    this.#pieces.delete(turn.id)
+    const known = this.turns.find((t) => t.id === turn.id)
+    const before = known?.state
+    if (known) Object.assign(known, turn)
+    else {
+      this.turns.push(turn)
+      this.selected = turn.id
+      this.#announced = 0
+      this.mapped = null
+    }
+    if (before === turn.state) return
+    switch (turn.state) {
+      case 'reading':
+        this.announcement = 'Reading the document'
+        break
+      case 'answering':
+        this.announcement = 'Answering'
+        break
+      case 'done':
+        this.announcement = `Answer: ${parted(turn.answer).answer.slice(0, 2000)}`
+        break
+      case 'stopped':
+        this.announcement = 'Stopped'
+        break
+      case 'failed':
+        this.announcement = turn.error ?? 'The question failed'
+        if (before === 'asked') this.#giveBack(turn)
+        break
+      case 'asked':
+        break
+    }
+  }
+
+  /** A question that was refused before anything was read goes back to where it can be changed. */
+  #giveBack(turn: Turn): void {
+    if (turn.answer === '' && this.draft.trim() === '' && this.worker.state === 'ready') this.draft = turn.question
+  }
+
+  #takeComparison(event: Extract<AppEvent, { comparison: number }>): void {
+    const before = this.comparison
+    if (before?.id !== event.comparison) return
+    const next = { ...before, progress: null }
+    switch (event.event) {
+      case 'comparisonReference':
+        this.comparison = { ...next, reference: event.result, current: 0 }
+        return
+      case 'comparisonRun': {
+        const runs = before.runs.map((run, i) => (i === event.run ? { ...run, result: event.result } : run))
+        // Others that share the reading are still going on.
+        this.comparison = { ...before, runs }
+        this.announcement = `Run ${event.run + 1} of ${runs.length} is done`
+        return
+      }
+      case 'comparisonProgress':
+        this.comparison = { ...before, current: event.run, sharing: event.sharing, progress: event.progress }
+        return
+      case 'comparisonEnded': {
+        const words = { running: '', done: 'The comparison is complete', stopped: 'Stopped', failed: event.error ?? '' }
+        this.announcement = words[event.state]
+        this.comparison = { ...next, state: event.state, error: event.error, current: null }
+      }
+    }
+  }
+
+  #takeDownloads(downloads: Download[]): void {
+    for (const download of downloads) {
+      const before = this.downloads.find((known) => known.id === download.id)?.state
+      if (before === undefined || before === download.state) continue
+      const name = download.reference.split(/[:/]/).at(-1) ?? ''
+      if (download.state === 'finished') this.announcement = `${name} is downloaded`
+      if (download.state === 'failed') this.announcement = `${name}: ${download.message ?? 'the download failed'}`
+    }
+    this.downloads = downloads
+  }
+
+  #takeProgress({ turn, progress, memory }: Live): void {
+    this.live = { turn, progress, memory }
+    if (progress.phase !== 'reading' || progress.tokensTotal === 0) return
+    const quarter = Math.floor((progress.tokensDone / progress.tokensTotal) * 4)
+    if (quarter > this.#announced && quarter < 4) this.announcement = `Reading, ${percent(quarter / 4)}`
+    this.#announced = Math.max(this.#announced, quarter)
+  }
+}
